@@ -1,0 +1,140 @@
+"""A sampled batch: private, writable arrays over one reused buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conduit_store.errors import MissingExtra, UnknownColumn
+from conduit_store.layout import BlockLayout
+from conduit_store.native import native
+from conduit_store.schema import Column, Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import torch
+
+__all__ = ["Batch", "BatchFormat"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFormat:
+    """The columns of batches of `n` rows, and where each lies in a batch's buffer."""
+
+    n: int
+    schema: Schema
+    offsets: tuple[int, ...]  # of each column, then of keys, probabilities, weights; then the size of all
+    places: dict[str, tuple[Column, int]]  # by column name
+
+    @classmethod
+    def make(cls, n: int, schema: Schema, offsets: list[int]) -> BatchFormat:
+        places = {column.name: (column, offset) for column, offset in zip(schema.columns, offsets, strict=False)}
+        return cls(n, schema, tuple(offsets), places)
+
+
+class Batch:
+    """`n` sampled rows. `batch["obs"]` is an array of shape (n, *row_shape), writable and nobody else's.
+
+    `keys` uint64 (n,), `probabilities` float64 (n,) as drawn, `weights` float32 (n,), the largest 1.0.
+    The memory is reused once the last array or tensor made from it has died, never before.
+    """
+
+    __slots__ = ("_format", "_made", "_staging")
+
+    def __init__(self, staging: native.Staging, layout: BatchFormat) -> None:
+        self._staging = staging
+        self._format = layout
+        self._made: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        """Return a column.
+
+        Raises:
+            UnknownColumn: there is none of that name.
+        """
+        array = self._made.get(name)
+        if array is None:
+            layout = self._format
+            place = layout.places.get(name)
+            if place is None:
+                raise UnknownColumn(f"no column {name!r} in this batch, which has {', '.join(self.names)}")
+            column, offset = place
+            array = np.ndarray((layout.n, *column.shape), column.dtype, self._staging, offset)
+            self._made[name] = array
+        return array
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns, in order."""
+        return self._format.schema.names
+
+    @property
+    def keys(self) -> npt.NDArray[np.uint64]:
+        """The drawn rows' keys: what `update_priorities` takes."""
+        return self._extra(0, np.uint64)
+
+    @property
+    def probabilities(self) -> npt.NDArray[np.float64]:
+        """The probability with which each row was drawn."""
+        return self._extra(1, np.float64)
+
+    @property
+    def weights(self) -> npt.NDArray[np.float32]:
+        """Importance weights, divided by the batch's largest; all 1 under a uniform sampler."""
+        return self._extra(2, np.float32)
+
+    def _extra(self, index: int, dtype: type[Any]) -> Array:
+        layout = self._format
+        offset = layout.offsets[len(layout.schema.columns) + index]
+        return np.ndarray((layout.n,), dtype, self._staging, offset)
+
+    def __len__(self) -> int:
+        return self._format.n
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._format.places
+
+    def items(self) -> Iterator[tuple[str, Array]]:
+        """Iterate over (name, array)."""
+        return ((name, self[name]) for name in self.names)
+
+    def torch(self) -> dict[str, torch.Tensor]:
+        """Return every column and 'weights' as torch tensors that share this batch's memory. Copies nothing.
+
+        Raises:
+            MissingExtra: torch is not installed.
+        """
+        try:
+            from torch import from_numpy
+        except ImportError as error:
+            raise MissingExtra("batch.torch() needs torch: pip install 'conduit-edp[torch]'") from error
+        tensors = {name: from_numpy(self[name]) for name in self._format.places}
+        tensors["weights"] = from_numpy(self.weights)
+        return tensors
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the columns as an Arrow record batch over this batch's memory. Copies nothing.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
+        from conduit_store.arrow import block_to_arrow
+
+        layout = self._format
+        schema = layout.schema
+        row_bytes = tuple(column.row_bytes for column in schema.columns)
+        whole = BlockLayout(layout.n, 1, layout.offsets[-1], layout.offsets[: len(schema.columns)], row_bytes)
+        address = np.frombuffer(self._staging, np.uint8).ctypes.data
+        return block_to_arrow(schema, whole, address, 0, layout.n, self._staging)
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} rows: {', '.join(self.names)}>"

@@ -1,0 +1,125 @@
+"""Whole arrays into a table: `table.extend`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conduit import rows
+from conduit.values import as_priorities
+from conduit_store.errors import CapacityError, EpisodeError, SchemaError
+from conduit_store.native import native
+from conduit_store.schema import Column, Schema
+from conduit_store.values import as_rows
+
+if TYPE_CHECKING:
+    from conduit.table import Table
+
+__all__ = ["Extender"]
+
+Array = npt.NDArray[Any]
+
+
+class Extender:
+    """The writer behind one process's calls of `table.extend`. Threads take turns."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._writer: native.Writer | None = None
+        self._forks = 0
+        self._lock = threading.Lock()
+        schema = table.schema
+        self._nested = any("/" in name for name in schema.names)
+        # next_obs columns are looked at where an episode ends; in the table itself there are none
+        self._next = {f"next_{c.name}": Column(f"next_{c.name}", c.dtype, c.shape) for c in schema.obs}
+        self._next = self._next if table.spec.episodic else {}
+
+    def extend(self, columns: Any, priorities: Any, timeout: float | None) -> int:
+        schema = self._table.schema
+        given = self._columns(columns)
+        following = {name: given.pop(name) for name in self._next if name in given}
+        rows.check_names(given, schema)
+        n: int | None = None
+        arrays: list[Array] = []
+        for column in schema.columns:
+            array = as_rows(column, given[column.name], n)
+            n = len(array)
+            arrays.append(array)
+        assert n is not None
+        if n > self._table.max_size:
+            raise CapacityError(
+                f"{n:,} rows in one call, table {self._table.name!r} holds {self._table.max_size:,}: nothing was appended. "
+                "Raise max_size or append in parts"
+            )
+        weights = None if priorities is None else as_priorities(priorities, n)
+        if n == 0:
+            return 0
+        flags: Array | None = None
+        total = n
+        if self._table.spec.episodic:
+            arrays, weights, flags = self._with_finals(arrays, weights, following, n)
+            total = len(flags)
+        with self._lock:
+            rows.append(
+                self._native(), self._table.name, total, [rows.buffer(a) for a in arrays],
+                flags=flags, priorities=weights, timeout=timeout,
+            )  # fmt: skip
+        return n
+
+    def close(self) -> None:
+        with self._lock:
+            if self._writer is not None:
+                self._writer.close()
+
+    def _native(self) -> native.Writer:
+        attachment = self._table._store._native
+        if self._writer is None or self._forks != attachment.forks:
+            self._writer = rows.native_writer(self._table._native, self._table.spec, 1)
+            self._forks = attachment.forks
+        return self._writer
+
+    def _columns(self, columns: Any) -> dict[str, Any]:
+        if type(columns) is dict and not self._nested:
+            return dict(columns) if self._next else columns
+        if hasattr(columns, "to_batches") or hasattr(columns, "to_struct_array"):  # an Arrow table or record batch
+            from conduit_store.arrow import record_batch_columns
+
+            return dict(record_batch_columns(columns, self._table.schema))
+        if hasattr(columns, "items"):
+            mapping = columns if isinstance(columns, Mapping) else {str(k): v for k, v in columns.items()}
+            return Schema.flatten(mapping) if self._nested else dict(mapping)
+        raise SchemaError(
+            f"extend() got a {type(columns).__name__}: give a mapping of columns, an Arrow table or a TensorDict"
+        )
+
+    def _with_finals(
+        self, arrays: list[Array], weights: Array | None, following: dict[str, Any], n: int
+    ) -> tuple[list[Array], Array | None, Array]:
+        """Put a row with the final observation behind each step that ends an episode."""
+        schema = self._table.schema
+        named = dict(zip(schema.names, arrays, strict=True))
+        flags = named["terminated"].astype(np.uint8) * rows.TERMINATED | named["truncated"].astype(np.uint8) * rows.TRUNCATED
+        ends = np.flatnonzero(flags)
+        if not len(ends):
+            return arrays, weights, flags
+        missing = [name for name in self._next if name not in following]
+        if missing:
+            raise EpisodeError(
+                f"row {ends[0]} of {n} ends an episode and {', '.join(missing)} is missing: the observation that the "
+                "step led to cannot be found elsewhere. Nothing was appended"
+            )
+        result: list[Array] = []
+        for column, array in zip(schema.columns, arrays, strict=True):
+            if column in schema.obs:
+                after = as_rows(self._next[f"next_{column.name}"], following[f"next_{column.name}"], n)[ends]
+            else:
+                after = rows.zeros(column, len(ends))
+            result.append(np.insert(array, ends + 1, after, axis=0))
+        flags = np.insert(flags, ends + 1, rows.FINAL)
+        if weights is not None:
+            weights = np.insert(weights, ends + 1, np.float32(0))
+        return result, weights, flags

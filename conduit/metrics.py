@@ -1,0 +1,76 @@
+"""What a store and its tables say of themselves: frozen records, a line for each field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+__all__ = ["StoreMetrics", "TableMetrics"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableMetrics:
+    """One table, at one moment. Counts are of rows over the table's life unless they say otherwise.
+
+    Seconds are summed over all processes; a writer adds its own when it changes blocks or closes.
+    """
+
+    name: str
+    rows: int  # live now (steps, for episodes)
+    max_size: int
+    ready_rows: int  # live now and with all that the window needs
+    appended: int
+    evicted: int
+    evicted_early: int  # evicted below max_size for want of blocks: many writers, or short episodes
+    sampled: int
+    batches: int
+    discarded_batches: int  # the reader had been stopped for so long that its copy was thrown away
+    updated: int
+    stale_updates: int  # priorities for rows that were gone
+    recoveries: int  # times that a process died holding the index lock
+    append_s: float  # inside append, with waits for the index lock
+    append_wait_s: float  # waiting for space
+    sample_wait_s: float  # waiting for rows
+    draw_s: float
+    fold_s: float  # part of draw_s and append_s: taking published rows into the index
+    gather_s: float
+    update_s: float
+    total_priority: float
+    max_priority: float
+    blocks_open: int
+    blocks_free: int
+    blocks_retired: int
+    blocks_pinned: int
+    open_writers: int
+    data_bytes: int  # reserved for rows
+    index_bytes: int  # reserved for the index
+
+    @classmethod
+    def from_native(cls, name: str, max_size: int, data_bytes: int, index_bytes: int, info: Mapping[str, Any]) -> TableMetrics:
+        """Make the record from the core's counters."""
+        renamed = {
+            "rows": info["live_steps"],
+            "appended": info["steps_folded"],
+            "evicted": info["steps_evicted"],
+            "sampled": info["sampled_rows"],
+            "batches": info["sampled_batches"],
+            "total_priority": info["total"],
+            **{f"{stage}_s": info[f"{stage}_ns"] * 1e-9 for stage in _STAGES},
+        }
+        same = {field.name: info[field.name] for field in fields(cls) if field.name in info}
+        return cls(name=name, max_size=max_size, data_bytes=data_bytes, index_bytes=index_bytes, **{**same, **renamed})
+
+
+_STAGES = ("append", "append_wait", "sample_wait", "draw", "fold", "gather", "update")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMetrics:
+    """One store, at one moment."""
+
+    name: str
+    host_memory: int  # bytes that tables may take
+    reserved_bytes: int  # bytes of memory behind both segments now
+    processes: int  # attached and alive
+    tables: Mapping[str, TableMetrics]

@@ -1,0 +1,92 @@
+"""Rows on their way in: names checked, values made contiguous, appended through a native writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conduit.spec import TableSpec
+from conduit_store.errors import AppendTimeout, MissingColumn, UnknownColumn
+from conduit_store.native import native
+from conduit_store.schema import Column, Schema
+
+__all__ = ["FINAL", "TERMINATED", "TRUNCATED", "append", "buffer", "check_names", "native_writer"]
+
+TERMINATED, TRUNCATED, FINAL = 1, 2, 4  # row flags of the core (layout.hpp)
+
+Array = npt.NDArray[Any]
+
+
+def native_writer(core: native.Table, spec: TableSpec, chains: int) -> native.Writer:
+    """Return a native writer of `chains` independent environments."""
+    columns = [(c.name, c.dtype.str[1:], list(c.shape)) for c in spec.schema.columns]
+    names = spec.schema.names
+    ends = [names.index(name) if spec.episodic else -1 for name in ("terminated", "truncated")]
+    return native.Writer(core, chains, columns, ends[0], ends[1])
+
+
+def check_names(given: Mapping[str, Any], schema: Schema) -> None:
+    """Refuse missing and unknown columns.
+
+    Raises:
+        MissingColumn, UnknownColumn: with the names that the schema has.
+    """
+    missing = [name for name in schema.names if name not in given]
+    if missing:
+        raise MissingColumn(f"missing column {', '.join(missing)}; the schema has {', '.join(schema.names)}")
+    if len(given) > len(schema):
+        unknown = [name for name in given if name not in schema]
+        raise UnknownColumn(f"unknown column {', '.join(unknown)}; the schema has {', '.join(schema.names)}")
+
+
+def buffer(array: Array) -> Array:
+    """Return an array that the core can read bytes from: times have no buffer protocol, their integers do."""
+    return array.view(np.int64) if array.dtype.kind in "mM" else array
+
+
+def append(
+    writer: native.Writer,
+    name: str,
+    n: int,
+    columns: list[Any],
+    *,
+    flags: Array | None = None,
+    priorities: Array | None = None,
+    chains: Array | None = None,
+    timeout: float | None,
+) -> None:
+    """Append `n` rows, waiting for space.
+
+    Raises:
+        AppendTimeout: with what holds the memory and how many of the rows are in.
+    """
+    done = writer.append_rows(n, columns, flags, priorities, chains, timeout)
+    if done < n:
+        raise timed_out(writer, name, timeout, done, n)
+
+
+def timed_out(writer: native.Writer, name: str, timeout: float | None, done: int, n: int) -> AppendTimeout:
+    """Return the error of an append that found no space in time."""
+    pinned, read, written, pid = writer.holders
+    held = ", ".join(
+        f"{count} {what}"
+        for count, what in (
+            (pinned, "pinned by zero-copy views"),
+            (read, "still being copied by readers"),
+            (written, "in the hands of stopped writers"),
+        )
+        if count
+    )
+    return AppendTimeout(
+        f"no free block in table {name!r} within {timeout} s: blocks {held or 'all open'}"
+        f"{f' (pid {pid})' if held else ''}. {done} of {n} rows are in. "
+        "Release views sooner, or raise max_size or max_writers"
+    )
+
+
+def zeros(column: Column, n: int) -> Array:
+    """Return `n` rows of zeros."""
+    return np.zeros((n, *column.shape), column.dtype)

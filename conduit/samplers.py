@@ -1,0 +1,45 @@
+"""Samplers: how rows are drawn from a table. Frozen records, given to `create_table`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from conduit_store.errors import ConfigError
+
+__all__ = ["Prioritized", "Sampler", "Uniform"]
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Every row that the table's window fits is equally likely. With replacement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prioritized:
+    """Proportional prioritisation: row i with probability (p_i + eps)^alpha / sum; with replacement.
+
+    Weights are (min P / P_i)^beta over the batch, so the largest is 1. A priority of 0 (with eps 0) is never
+    drawn. A new row without a priority gets the largest of the live rows, 1.0 if there is none.
+
+    Source: T. Schaul et al., "Prioritized experience replay", ICLR 2016.
+
+    Raises:
+        ConfigError: alpha not in [0, 4], beta not in [0, 1], eps negative or not finite.
+    """
+
+    alpha: float = 0.6
+    beta: float = 0.4
+    eps: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value, low, high in (
+            ("alpha", self.alpha, 0.0, 4.0),
+            ("beta", self.beta, 0.0, 1.0),
+            ("eps", self.eps, 0.0, 1e30),
+        ):
+            if not (math.isfinite(value) and low <= value <= high):
+                raise ConfigError(f"{name} is {value}: give a number from {low:g} to {high:g}")
+
+
+Sampler = Uniform | Prioritized

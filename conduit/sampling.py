@@ -1,0 +1,132 @@
+"""Reading from a table: what a window's batch looks like, random streams, samplers for each thread."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conduit.batch import Batch, BatchFormat
+from conduit.spec import TableSpec
+from conduit_store.errors import SampleTimeout, StaleKey
+from conduit_store.native import native
+from conduit_store.schema import Column, Schema
+
+__all__ = ["Reader"]
+
+# Where an output column comes from; the numbers are the core's (sampler.hpp, Source).
+_ROW, _SUCCESSOR, _N_STEP_SUM, _TERMINATED, _TRUNCATED, _DISCOUNT, _STEPS = range(7)
+_MAX_FORMATS = 64
+
+
+class Reader:
+    """Samples one table for one process. Safe in any thread: each call has a native sampler of its own."""
+
+    def __init__(self, core: native.Table, attachment: native.Attachment, spec: TableSpec) -> None:
+        self._native = core
+        self._attachment = attachment
+        self._spec = spec
+        self._outputs, self.schema = _outputs(spec)
+        self._double = spec.episodic and spec.schema.column("reward").dtype == np.float64
+        self._idle: list[native.Sampler] = []
+        self._formats: dict[int, BatchFormat] = {}
+        self._lock = threading.Lock()
+        self._stream: int | None = None
+        self._forks = attachment.forks
+        self._batches: dict[int, int] = {}
+
+    def sample(self, n: int, timeout: float | None, stream: int | None) -> Batch:
+        n = operator.index(n)
+        if n < 1:
+            raise ValueError(f"sample({n}): give at least 1 row")
+        sampler = self._take()
+        try:
+            with self._lock:
+                if self._forks != self._attachment.forks:  # a forked child must not repeat its parent's draws
+                    self._forks, self._stream, self._batches = self._attachment.forks, None, {}
+                if stream is None:
+                    if self._stream is None:
+                        self._stream = self._native.next_stream()
+                    chosen = self._stream
+                else:
+                    chosen = (1 << 31) | stream  # apart from the streams that are handed out
+                batch = self._batches.get(chosen, 0)
+                self._batches[chosen] = batch + 1
+            staging, live, needed, total = sampler.sample(n, chosen, batch, timeout)
+            if staging is None:
+                with self._lock:
+                    if self._batches.get(chosen) == batch + 1:
+                        self._batches[chosen] = batch
+                raise self._timeout(timeout, live, needed, total)
+            return Batch(staging, self._format(n, sampler))
+        finally:
+            self._idle.append(sampler)
+
+    def read(self, keys: npt.NDArray[np.uint64]) -> Batch:
+        sampler = self._take()
+        try:
+            staging, position = sampler.read(keys, len(keys))
+            if staging is None:
+                raise StaleKey(
+                    f"key {int(keys[position])} at position {position} of {len(keys)} names no row that is live and "
+                    f"complete in table {self._spec.name!r}: it was evicted, or its window is not there yet"
+                )
+            return Batch(staging, self._format(len(keys), sampler))
+        finally:
+            self._idle.append(sampler)
+
+    def _take(self) -> native.Sampler:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return native.Sampler(self._native, self._outputs, self._spec.steps, self._spec.gamma, self._double)
+
+    def _format(self, n: int, sampler: native.Sampler) -> BatchFormat:
+        found = self._formats.get(n)
+        if found is None:
+            if len(self._formats) >= _MAX_FORMATS:
+                self._formats.clear()
+            found = self._formats[n] = BatchFormat.make(n, self.schema, sampler.offsets(n))
+        return found
+
+    def _timeout(self, timeout: float | None, live: int, needed: int, total: float) -> SampleTimeout:
+        name = self._spec.name
+        if live < needed:
+            return SampleTimeout(
+                f"table {name!r} may not be sampled after {timeout} s: MinSize({needed}) lacks {needed - live} rows, "
+                f"{live} are there. Check that writers run, or lower min_size"
+            )
+        window = self._spec.window
+        return SampleTimeout(
+            f"table {name!r} has no row to draw after {timeout} s: {live} rows are there, and their priorities add up to "
+            f"{total:g}. Rows of priority 0 are never drawn, and {window} needs the steps that follow a row"
+        )
+
+
+def _outputs(spec: TableSpec) -> tuple[list[tuple[int, int, int]], Schema]:
+    """The core's plan and the schema of a batch."""
+    schema = spec.schema
+    sources: list[tuple[int, int, int]] = []
+    columns: list[Column] = []
+
+    def add(column: Column, source: int, index: int) -> None:
+        sources.append((source, index, column.row_bytes))
+        columns.append(column)
+
+    reduced = {"terminated": _TERMINATED, "truncated": _TRUNCATED}
+    if spec.steps > 1:
+        reduced["reward"] = _N_STEP_SUM
+    for index, column in enumerate(schema.columns):
+        add(column, reduced.get(column.name, _ROW) if spec.episodic else _ROW, index)
+    if spec.episodic:
+        for index, column in enumerate(schema.columns):
+            if column in schema.obs:
+                add(Column(f"next_{column.name}", column.dtype, column.shape), _SUCCESSOR, index)
+        extra: list[tuple[str, Any, int]] = [("discount", np.float32, _DISCOUNT), ("n_step", np.int32, _STEPS)]
+        for name, dtype, source in extra:
+            if name not in schema:
+                add(Column(name, np.dtype(dtype)), source, 0)
+    return sources, Schema(tuple(columns))

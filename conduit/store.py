@@ -1,0 +1,324 @@
+"""The store: all the experience of one run on one node, in shared memory, found by its name."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import threading
+import weakref
+from types import TracebackType
+from typing import Any, Self
+
+from conduit import limiters, samplers, windows
+from conduit.metrics import StoreMetrics
+from conduit.spec import TableSpec
+from conduit.table import Table
+from conduit_store import memory, segment
+from conduit_store.errors import ConfigError, NameTaken, ReadOnlyStore, StoreClosed, StoreNotFound, UnknownTable
+from conduit_store.native import native
+from conduit_store.schema import Schema
+from conduit_transport import names, shm
+
+__all__ = ["Store"]
+
+logger = logging.getLogger("conduit")
+
+_MAX_TABLES = 64
+_POPULATE_BYTES = 16 << 20
+_open_stores: weakref.WeakValueDictionary[tuple[str, bool], Store] = weakref.WeakValueDictionary()
+
+
+class Store:
+    """A store as this process sees it. Made by `create`, `attach` or `open_or_create`; safe in any thread.
+
+    Every process that holds a store for writing also answers those that attach, so the store outlives its
+    creator; its memory goes with the last process. Passed to another process (multiprocessing, Ray, DataLoader
+    workers) it attaches again by name. A forked child goes on using it with a process slot of its own.
+    """
+
+    def __init__(self, name: str, control_fd: int, data_fd: int, server: shm.Server | None, host_memory: int) -> None:
+        self._name = name
+        self._control_fd = control_fd
+        self._data_fd = data_fd
+        self._host_memory = host_memory
+        self._native = native.Attachment(control_fd, data_fd, server is not None)
+        self._tables: dict[str, Table] = {}
+        self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lock = threading.RLock()
+        self._finalizer = weakref.finalize(self, _release, name, self._native, server, control_fd, data_fd)
+        _open_stores[name, server is None] = self
+
+    @classmethod
+    def create(
+        cls, name: str, host_memory: str | int | None = None, *, max_processes: int = 256
+    ) -> Self:
+        """Create the store `name`.
+
+        `host_memory`: what its tables may take together, as "4GiB" or bytes; half of what is available if None.
+        It is checked here and reserved when tables are created, so a table never meets a missing page later.
+        `max_processes`: how many may be attached at a time.
+
+        Raises:
+            NameTaken: a live store has this name.
+            OutOfHostMemory: the machine or a cgroup has less than that left.
+            ConfigError: a name or number that is not allowed.
+            UnsupportedPlatform: not Linux, or a kernel without what shared memory here needs.
+        """
+        segment.check_platform()
+        asked = memory.available_bytes().bytes // 2 if host_memory is None else memory.parse_bytes(host_memory)
+        if not 1 <= max_processes <= 65_536:
+            raise ConfigError(f"max_processes is {max_processes}: give a number from 1 to 65,536")
+        asked = max(asked, 1 << 20)
+        memory.check_fits(asked, f"host_memory of store {name!r}")
+        fixed = native.fixed_control_bytes(max_processes, _MAX_TABLES)
+        listener = shm.listen(name)
+        descriptors: list[int] = []
+        try:
+            # Virtual sizes: only what is reserved takes memory. The index of a table of tiny rows can outgrow them.
+            control_bytes = fixed + 2 * asked + (64 << 20)
+            descriptors.append(segment.create(f"conduit-{name}-control", control_bytes))
+            descriptors.append(segment.create(f"conduit-{name}-data", asked))
+            control_fd, data_fd = descriptors
+            segment.reserve(control_fd, 0, fixed, f"control segment of store {name!r}")
+            native.format_control(control_fd, control_bytes, asked, max_processes, _MAX_TABLES, name)
+            handshake = shm.Handshake(native.LAYOUT_VERSION, native.FINGERPRINT, control_bytes, asked)
+            server = shm.Server(listener, control_fd, data_fd, handshake)
+        except BaseException:
+            listener.close()
+            shm.unlink(name)
+            for fd in descriptors:
+                os.close(fd)
+            raise
+        store = cls(name, control_fd, data_fd, server, asked)
+        server.start()
+        logger.info("store %r: up to %.1f MiB for tables", name, asked / 2**20)
+        return store
+
+    @classmethod
+    def attach(cls, name: str, *, read_only: bool = False, timeout: float = 10.0) -> Self:
+        """Attach to the live store `name`, from any process of the same user.
+
+        With `read_only` the rows are mapped read-only: a stray write faults here instead of corrupting them.
+        Blocks up to `timeout` seconds while those that hold the store do not answer.
+
+        Raises:
+            StoreNotFound: no such store; names those that exist.
+            AttachTimeout: nobody answered in time. AttachRefused: it belongs to another user.
+            LayoutMismatch: it was made by another build.
+            CapacityError: every process slot is held by a live process.
+        """
+        segment.check_platform()
+        arrived = shm.connect(
+            name, native.LAYOUT_VERSION, native.FINGERPRINT, read_only=read_only, timeout=timeout
+        )
+        server: shm.Server | None = None
+        try:
+            if arrived.listener is not None:
+                handshake = shm.Handshake(
+                    native.LAYOUT_VERSION, native.FINGERPRINT, arrived.control_bytes, arrived.data_bytes
+                )
+                server = shm.Server(arrived.listener, arrived.control_fd, arrived.data_fd, handshake)
+            store = cls(name, arrived.control_fd, arrived.data_fd, server, arrived.data_bytes)
+        except BaseException:
+            if server is not None:
+                server.stop()
+            elif arrived.listener is not None:
+                arrived.listener.close()
+            os.close(arrived.control_fd)
+            os.close(arrived.data_fd)
+            raise
+        if server is not None:
+            server.start()
+        return store
+
+    @classmethod
+    def open_or_create(
+        cls, name: str, host_memory: str | int | None = None, *, max_processes: int = 256, timeout: float = 10.0
+    ) -> Self:
+        """Attach to the store `name` if it lives, else create it. For reruns and notebooks.
+
+        Raises:
+            What `attach` and `create` raise, but for StoreNotFound and NameTaken.
+        """
+        while True:
+            try:
+                return cls.attach(name, timeout=timeout)
+            except StoreNotFound:
+                pass
+            try:
+                return cls.create(name, host_memory, max_processes=max_processes)
+            except NameTaken:  # another process was quicker
+                continue
+
+    @property
+    def name(self) -> str:
+        """The name that other processes attach by."""
+        return self._name
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this attach may not write."""
+        return not self._native.writable
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called here."""
+        return self._native.closed
+
+    def create_table(
+        self,
+        name: str,
+        schema: Schema,
+        max_size: int,
+        *,
+        sampler: samplers.Sampler | None = None,
+        window: windows.Window | None = None,
+        limiter: limiters.MinSize | None = None,
+        max_writers: int = 8,
+        mean_episode_length: float = 25.0,
+        seed: int = 0,
+        exist_ok: bool = False,
+    ) -> Table:
+        """Create a table of at most `max_size` rows (steps, for episodes) and reserve its memory.
+
+        `sampler`: Uniform() if None. `window`: what it will be sampled with; if None, Transition() for a schema
+        with episode roles (obs, reward, terminated, truncated and no next_obs), else Row().
+        `max_writers`: how many writers are expected at a time. More are let in, but their open blocks then push
+        old rows out early. `mean_episode_length`: episodes keep one final observation each; shorter ones than
+        this push old rows out early too. `evicted_early` in the metrics counts such rows.
+        `seed`: of all draws. `exist_ok`: return the table if it is there with the very same settings.
+
+        Raises:
+            NameTaken: the table exists (with other settings, if `exist_ok`).
+            ConfigError: settings that are not allowed or contradict each other.
+            OutOfHostMemory: it does not fit in the store, the machine or a cgroup.
+            ReadOnlyStore: this attach is read-only.
+        """
+        if window is None:
+            window = windows.Transition() if isinstance(schema, Schema) and schema.is_episodic else windows.Row()
+        spec = TableSpec(
+            name, schema, max_size, sampler or samplers.Uniform(), window, limiter or limiters.MinSize(),
+            max_writers, mean_episode_length, seed,
+        )  # fmt: skip
+        record = spec.to_native()
+        self._native.check()
+        if self.read_only:
+            raise ReadOnlyStore(f"store {self._name!r} is attached read-only: attach with read_only=False")
+        if name not in self._native.tables():
+            index_bytes, data_bytes = native.table_bytes(record)
+            memory.check_fits(index_bytes + data_bytes, f"table {name!r} of {max_size:,} rows")
+        try:
+            self._native.create_table(self._control_fd, self._data_fd, record)
+        except NameTaken:
+            table = self.table(name)
+            if exist_ok and table.spec == spec:
+                return table
+            if exist_ok:
+                raise NameTaken(f"table {name!r} exists with other settings: {table.spec.to_json()}") from None
+            raise
+        table = self.table(name)
+        logger.info("%s", table.describe())
+        table._populate_in_background(_POPULATE_BYTES)
+        return table
+
+    def table(self, name: str) -> Table:
+        """Return the table `name`. Every call returns the same object.
+
+        Raises:
+            UnknownTable: there is none; says which there are. StoreClosed: the store was closed here.
+        """
+        with self._lock:
+            existing = self._native.tables()
+            found = self._tables.get(name)
+            if found is not None:
+                return found
+            if name not in existing:
+                close = difflib.get_close_matches(str(name), existing, n=1)
+                hint = f" Did you mean {close[0]!r}?" if close else ""
+                raise UnknownTable(
+                    f"store {self._name!r} has no table {name!r}; it has {', '.join(existing) or 'none'}.{hint}"
+                )
+            table = Table(self, native.Table(self._native, existing.index(name)))
+            self._tables[name] = table
+            return table
+
+    __getitem__ = table
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables, in order of creation.
+
+        Raises:
+            StoreClosed: the store was closed here.
+        """
+        return self._native.tables()
+
+    def metrics(self) -> StoreMetrics:
+        """Return counts, times and sizes of the store and of each table.
+
+        Raises:
+            StoreClosed: the store was closed here. LockTimeout: a stopped process holds an index lock.
+        """
+        processes = self._native.processes()
+        reserved = segment.allocated_bytes(self._control_fd) + segment.allocated_bytes(self._data_fd)
+        tables = {name: self.table(name).info() for name in self.tables()}
+        return StoreMetrics(self._name, self._host_memory, reserved, sum(alive for _, _, alive in processes), tables)
+
+    def close(self) -> None:
+        """Let go of the store in this process: writers first. Idempotent.
+
+        Zero-copy views stay valid and keep their memory; everything else made from this store raises
+        StoreClosed from now on, also in calls that are waiting. Other processes go on.
+        """
+        with self._lock:
+            for writer in list(self._writers):
+                writer.close()
+            for table in self._tables.values():
+                table._close()
+            self._finalizer()
+            if _open_stores.get((self._name, self.read_only)) is self:
+                del _open_stores[self._name, self.read_only]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, tuple[str, bool]]:
+        return _shared, (self._name, self.read_only)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self._native.tables())} tables"
+        return f"<Store {self._name!r} {state}, up to {self._host_memory / 2**20:,.0f} MiB>"
+
+
+def _shared(name: str, read_only: bool) -> Store:
+    """The one store of that name that unpickled handles of this process share."""
+    store = _open_stores.get((name, read_only))
+    if store is None or store.closed:
+        store = Store.attach(name, read_only=read_only)
+    return store
+
+
+def _release(
+    name: str, attachment: native.Attachment, server: shm.Server | None, control_fd: int, data_fd: int
+) -> None:
+    last = False
+    if server is not None and not attachment.closed:
+        try:
+            last = sum(alive for _, _, alive in attachment.processes()) <= 1
+        except StoreClosed:
+            pass
+    attachment.close()
+    if server is not None:
+        server.stop()
+        if last and not shm.is_live(name):
+            shm.unlink(name)
+    os.close(control_fd)
+    os.close(data_fd)
+
+
+def list_stores() -> list[str]:
+    """Return the names of this node's stores, also of those that a killed process left behind."""
+    return names.list_names()

@@ -1,0 +1,269 @@
+"""A table: rows of one schema, appended by writers, sampled by readers, in any process."""
+
+from __future__ import annotations
+
+import threading
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conduit.batch import Batch
+from conduit.blocks import BlockView
+from conduit.extend import Extender
+from conduit.metrics import TableMetrics
+from conduit.sampling import Reader
+from conduit.samplers import Prioritized
+from conduit.spec import TableSpec
+from conduit.values import as_keys, as_priorities
+from conduit.writer import VectorWriter, Writer
+from conduit_store.errors import ConduitError, ConfigError
+from conduit_store.native import native
+from conduit_store.schema import Schema
+
+if TYPE_CHECKING:
+    from conduit.store import Store
+
+__all__ = ["Table", "UpdateResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """What a priority update did: `applied` to live rows, `stale` for rows that were gone."""
+
+    applied: int
+    stale: int
+
+
+class Table:
+    """A table as this process sees it; from `store.create_table` or `store.table`. Safe in any thread.
+
+    Pickled by name: in another process it attaches again.
+    """
+
+    def __init__(self, store: Store, core: native.Table) -> None:
+        self._store = store
+        self._native = core
+        self._spec = TableSpec.from_json(core.spec.decode())
+        self._layout = self._spec.block_layout()
+        self._reader = Reader(core, store._native, self._spec)
+        self._extender = Extender(self)
+
+    @property
+    def name(self) -> str:
+        """The table's name within its store."""
+        return self._spec.name
+
+    @property
+    def schema(self) -> Schema:
+        """Columns of the stored rows."""
+        return self._spec.schema
+
+    @property
+    def batch_schema(self) -> Schema:
+        """Columns of sampled batches."""
+        return self._reader.schema
+
+    @property
+    def max_size(self) -> int:
+        """The most rows (steps, for episodes) that are live at a time."""
+        return self._spec.max_size
+
+    @property
+    def spec(self) -> TableSpec:
+        """All settings the table was created with."""
+        return self._spec
+
+    def __len__(self) -> int:
+        """Live rows (steps, for episodes) now, exact.
+
+        Raises:
+            StoreClosed: the store was closed here.
+        """
+        return self._native.steps()
+
+    def writer(
+        self, num_envs: int | None = None, *, autoreset: str = "next_step", timeout: float | None = 10.0
+    ) -> Writer | VectorWriter:
+        """Return a writer: for rows one by one, or with `num_envs` for the steps of a vector environment.
+
+        `autoreset`: the vector environment's mode, as gymnasium names them: "next_step", "same_step" or
+        "disabled". `timeout`: seconds that an append may wait for space; None waits for ever.
+        A writer belongs to one thread of one process. Close it, or use it in a `with`.
+
+        Raises:
+            ReadOnlyStore, StoreClosed: this attach cannot write.
+            ConfigError: num_envs less than 1, an unknown mode, or a plain table with num_envs.
+        """
+        if num_envs is None:
+            return Writer(self, timeout=timeout)
+        return VectorWriter(self, num_envs, autoreset=autoreset, timeout=timeout)
+
+    def extend(
+        self, columns: Any, *, priorities: Any = None, timeout: float | None = 10.0
+    ) -> int:
+        """Append whole arrays: a mapping of columns, an Arrow table or record batch, or a TensorDict.
+
+        Every column has shape (n, *row_shape). `priorities`: float (n,), finite and not negative.
+        For episodes the rows are consecutive steps of one environment; where one is terminated or truncated,
+        `next_obs` (of all n rows; only those of the ends are stored) must be among the columns. An episode
+        that has not ended goes on with the next call from this process.
+        Waits up to `timeout` seconds for space. Returns n. Nothing is appended if it raises, but for AppendTimeout.
+
+        Raises:
+            MissingColumn, UnknownColumn, ShapeMismatch, DtypeMismatch, ValueOutOfRange: see Schema.
+            CapacityError: more rows than the table holds. PriorityError: with the first bad position.
+            AppendTimeout: says what holds the memory, and how many rows are in.
+        """
+        return self._extender.extend(columns, priorities, timeout)
+
+    def sample(self, n: int, *, timeout: float | None = 10.0, stream: int | None = None) -> Batch:
+        """Draw `n` windows, with replacement, and copy them out.
+
+        Columns have shape (n, *row_shape) and are private to the caller. Draws are a function of the table's
+        seed, the random stream and how many batches this stream has delivered. `stream`: one of the caller's own
+        (a worker's rank, say), counted apart; else each process and attach gets the next free one.
+        Waits up to `timeout` seconds (None: for ever) while the limiter forbids sampling or no row can be drawn;
+        nothing is consumed then. Other threads run meanwhile.
+
+        Raises:
+            ValueError: n < 1. SampleTimeout: names the limiter and what it lacks.
+            StoreClosed: the store was closed here, also while waiting.
+            LockTimeout: a stopped process holds the index lock; names it.
+        """
+        return self._reader.sample(n, timeout, stream)
+
+    def rows(self, keys: Any) -> Batch:
+        """Copy out the windows of given rows, in the order of `keys` (uint64). Weights are meaningless in it.
+
+        Raises:
+            StaleKey: a row is gone or not complete yet; names the first.
+        """
+        return self._reader.read(as_keys(keys))
+
+    def update_priorities(self, keys: Any, priorities: Any) -> UpdateResult:
+        """Set the priorities of sampled rows, as given: the table raises them to alpha.
+
+        `keys` uint64 (n,) from `batch.keys`, `priorities` float (n,). All or nothing where a priority is not
+        finite or negative. Keys of rows that are gone are counted, not applied. Of equal keys the last wins.
+
+        Raises:
+            PriorityError: with the first bad position and value. ConfigError: the table's sampler is uniform.
+            ShapeMismatch: keys and priorities differ in length.
+        """
+        if not isinstance(self._spec.sampler, Prioritized):
+            raise ConfigError(
+                f"table {self.name!r} is sampled uniformly and keeps no priorities: create it with "
+                "sampler=samplers.Prioritized()"
+            )
+        key_array = as_keys(keys)
+        values = as_priorities(priorities, len(key_array))
+        applied, stale = self._native.update(key_array, values, len(key_array))
+        return UpdateResult(applied, stale)
+
+    def priorities(self, keys: Any) -> npt.NDArray[np.float32]:
+        """Return the priorities of rows as they were given, NaN where the row is gone."""
+        key_array = as_keys(keys)
+        return np.array(self._native.priorities(key_array, len(key_array)), np.float32)
+
+    def configure(
+        self,
+        *,
+        alpha: float | None = None,
+        beta: float | None = None,
+        eps: float | None = None,
+        min_size: int | None = None,
+    ) -> None:
+        """Change settings for every process, from the next draw on. A new alpha or eps re-weighs all rows.
+
+        Raises:
+            ConfigError: a number that is not allowed, or priorities of a uniform table.
+        """
+        core = self._native
+        if not isinstance(self._spec.sampler, Prioritized) and not (alpha is beta is eps is None):
+            raise ConfigError(f"table {self.name!r} is sampled uniformly: it has no alpha, beta or eps to change")
+        chosen = Prioritized(
+            core.alpha if alpha is None else alpha,
+            core.beta if beta is None else beta,
+            core.eps if eps is None else eps,
+        )
+        rows = core.min_size if min_size is None else min_size
+        if not 1 <= rows <= self.max_size:
+            raise ConfigError(f"min_size is {rows}: give a number from 1 to max_size, {self.max_size}")
+        core.configure(chosen.alpha, chosen.beta, chosen.eps, rows)
+
+    def clear(self) -> None:
+        """Drop every row. Keys of dropped rows stay stale for ever; open episodes begin anew."""
+        self._native.clear()
+
+    def blocks(self) -> list[BlockView]:
+        """Return the blocks that hold live rows, oldest first. See `block`."""
+        return [self.block(block) for block in self._native.live_blocks()]
+
+    def block(self, index: int) -> BlockView:
+        """Return block `index`, pinned: its bytes stay in place until the view and all made from it are gone.
+
+        A pinned block is not reused; a writer that finds no other waits, and then says who holds it.
+
+        Raises:
+            StaleKey: the block holds no live row.
+        """
+        return BlockView(index, self.schema, self._layout, self._native.pin_block(index))
+
+    def info(self) -> TableMetrics:
+        """Return the table's counts, times and sizes."""
+        core = self._native
+        return TableMetrics.from_native(self.name, self.max_size, core.data_bytes, core.control_bytes, core.info())
+
+    def verify(self) -> None:
+        """Recompute everything that is derived (leaves, sums, counts) and compare. Takes milliseconds a million rows.
+
+        Raises:
+            ConduitError: what disagrees.
+        """
+        wrong = self._native.verify()
+        if wrong:
+            raise ConduitError(f"table {self.name!r} is not consistent: {'; '.join(wrong)}")
+
+    def describe(self) -> str:
+        """Return one line: rows, bytes, blocks."""
+        layout, core = self._layout, self._native
+        return (
+            f"table {self.name!r}: {self.max_size:,} rows of {self.schema.row_bytes:,} bytes in {layout.blocks:,} blocks of "
+            f"{layout.rows:,} rows ({layout.block_bytes / 1024:,.0f} KiB): {core.data_bytes / 2**20:,.1f} MiB of rows, "
+            f"{core.control_bytes / 2**20:,.1f} MiB of index"
+        )
+
+    def _populate_in_background(self, step: int) -> None:
+        core, attachment = self._native, self._store._native
+        offset, end = core.data_offset, core.data_offset + core.data_bytes
+
+        def populate() -> None:
+            for at in range(offset, end, step):
+                if attachment.closed:
+                    return
+                attachment.populate(at, min(step, end - at))
+
+        threading.Thread(target=populate, name=f"conduit-populate-{self.name}", daemon=True).start()
+
+    def _close(self) -> None:
+        self._extender.close()
+
+    def __reduce__(self) -> tuple[Any, tuple[str, bool, str]]:
+        return _shared_table, (self._store.name, self._store.read_only, self.name)
+
+    def __repr__(self) -> str:
+        if self._store.closed:
+            return f"<Table {self.name!r} of a closed store>"
+        info = self.info()
+        return f"<Table {self.name!r} {info.rows / self.max_size:.0%} of {self.max_size:,} rows, {info.blocks_pinned} blocks pinned>"
+
+
+def _shared_table(store: str, read_only: bool, name: str) -> Table:
+    from conduit.store import _shared
+
+    return _shared(store, read_only).table(name)
+
+

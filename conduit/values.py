@@ -1,0 +1,60 @@
+"""Keys and priorities as callers give them, as the arrays that the core takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conduit_store.errors import DtypeMismatch, PriorityError, ShapeMismatch
+
+__all__ = ["as_keys", "as_priorities"]
+
+_SMALLEST = np.float32(1e-45)
+
+
+def as_keys(keys: Any) -> npt.NDArray[np.uint64]:
+    """Return keys as a contiguous uint64 array (n,).
+
+    Raises:
+        DtypeMismatch: not integers. ShapeMismatch: not one-dimensional.
+    """
+    array = np.asarray(keys)
+    if array.dtype != np.uint64:
+        if array.size == 0:
+            array = array.astype(np.uint64)
+        elif array.dtype.kind not in "iu" or (array.dtype.kind == "i" and array.min() < 0):
+            raise DtypeMismatch(f"keys are {array.dtype}: give the uint64 keys of a batch, as they came")
+        else:
+            array = array.astype(np.uint64)
+    if array.ndim != 1:
+        raise ShapeMismatch(f"keys have shape {array.shape}: give one key a row, shape (n,)")
+    return np.ascontiguousarray(array)
+
+
+def as_priorities(priorities: Any, n: int) -> npt.NDArray[np.float32]:
+    """Return priorities as a contiguous float32 array (n,); what is too small for float32 becomes its smallest.
+
+    Raises:
+        ShapeMismatch: not n of them. PriorityError: NaN, infinite, negative, or beyond float32.
+    """
+    if hasattr(priorities, "detach"):  # a torch tensor that may carry a gradient
+        priorities = priorities.detach().cpu()
+    given = np.asarray(priorities)
+    if given.dtype.kind not in "fiu":
+        raise PriorityError(f"priorities are {given.dtype}: give floats")
+    if given.shape != (n,):
+        raise ShapeMismatch(f"priorities have shape {given.shape}, {n} rows need shape ({n},)")
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(given, np.float32)
+    if n and not (float(values.min()) >= 0.0 and float(values.max()) < np.inf):
+        bad = int(np.argmin(np.isfinite(values) & (values >= 0)))
+        raise PriorityError(
+            f"priority {given[bad]} at position {bad} of {n}: give finite numbers from 0 to 3.4e38. None was applied"
+        )
+    if given.dtype == np.float64:
+        lost = (values == 0) & (given != 0)
+        if lost.any():
+            values = np.where(lost, _SMALLEST, values)
+    return values

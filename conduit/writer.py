@@ -1,0 +1,291 @@
+"""Writers: rows in, one by one or a vector environment's step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from conduit import rows
+from conduit.values import as_priorities
+from conduit_store.errors import ConfigError, EpisodeError, MissingColumn
+from conduit_store.schema import Column, Schema
+from conduit_store.values import as_row, as_rows
+
+if TYPE_CHECKING:
+    from conduit.table import Table
+
+__all__ = ["VectorWriter", "Writer"]
+
+_MODES = ("next_step", "same_step", "disabled")
+
+Array = npt.NDArray[Any]
+
+
+class _Base:
+    """What both writers share: one native writer, closing, naming."""
+
+    def __init__(self, table: Table, chains: int, timeout: float | None) -> None:
+        self._table = table
+        self._timeout = timeout
+        self._name = table.name
+        self._schema = table.schema
+        self._nested = any("/" in name for name in table.schema.names)
+        self._native = rows.native_writer(table._native, table.spec, chains)
+        table._store._writers.add(self)
+
+    def _flat(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        flat = Schema.flatten(columns) if self._nested else dict(columns)
+        rows.check_names(flat, self._schema)
+        return flat
+
+    def _final_columns(self, final_obs: Any) -> dict[str, Any]:
+        """A final observation under the names of the obs columns."""
+        flat = Schema.flatten({"obs": final_obs}) if self._nested else {"obs": final_obs}
+        wanted = [column.name for column in self._schema.obs]
+        missing = [name for name in wanted if name not in flat]
+        if missing:
+            raise MissingColumn(f"final_obs lacks {', '.join(missing)}; give an observation as in append")
+        return flat
+
+    def _append(self, n: int, columns: list[Any], **given: Any) -> None:
+        rows.append(self._native, self._name, n, columns, timeout=self._timeout, **given)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the writer has been closed."""
+        return self._native.closed
+
+    def close(self) -> None:
+        """Give the open block back. Episodes that have not ended are cut there. Idempotent, never waits."""
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Writer(_Base):
+    """Appends the rows of one environment, or of none. From `table.writer()`; for one thread of one process.
+
+    Pickled, it becomes a new writer of the same table: an open episode stays with the old one.
+    """
+
+    def __init__(self, table: Table, *, timeout: float | None = 10.0) -> None:
+        super().__init__(table, 1, timeout)
+
+    def append(self, *, priority: float | None = None, **columns: Any) -> None:
+        """Append one row: a value for every column, nested observations as they come.
+
+        It is visible to others at once; samplers draw it when its window is complete. `priority`: as given
+        to update_priorities; else the table's default. Waits up to the writer's timeout for space.
+
+        Raises:
+            EpisodeError: the last row ended its episode and `end` has not been called.
+            MissingColumn, UnknownColumn, ShapeMismatch, DtypeMismatch, ValueOutOfRange: nothing was appended.
+            PriorityError: not finite or negative. AppendTimeout: says what holds the memory.
+            StoreClosed: this writer or the store was closed. ForkedHandle: it belongs to the parent process.
+        """
+        if priority is not None:
+            priority = float(as_priorities([float(priority)], 1)[0])
+        result = self._native.append_row(columns, priority, self._timeout)
+        if result == 1:
+            return
+        if result == -1:
+            self._append_converted(columns, priority)
+        elif result == -2:
+            raise EpisodeError(
+                f"the last row appended to table {self._name!r} ended its episode: call end(final_obs) before the next append"
+            )
+        else:
+            raise rows.timed_out(self._native, self._name, self._timeout, 0, 1)
+
+    def _append_converted(self, columns: Mapping[str, Any], priority: float | None) -> None:
+        flat = self._flat(columns)
+        arrays = {column.name: as_row(column, flat[column.name]) for column in self._schema.columns}
+        flags = 0
+        if self._table.spec.episodic:
+            flags = rows.TERMINATED * bool(arrays["terminated"]) | rows.TRUNCATED * bool(arrays["truncated"])
+        given = None if priority is None else np.array([priority], np.float32)
+        self._append(
+            1, [rows.buffer(a) for a in arrays.values()], flags=np.array([flags], np.uint8), priorities=given
+        )
+        self._native.ended = flags != 0
+
+    def end(self, final_obs: Any) -> None:
+        """Close the episode with the observation that its last step led to. It is stored, and never sampled.
+
+        Needed after a row with terminated or truncated; on a running episode it ends it there, as truncation.
+
+        Raises:
+            EpisodeError: no step since the last end, or a table without episodes.
+            ShapeMismatch, DtypeMismatch, ...: as in append; nothing was appended.
+        """
+        self._native.check()
+        if not self._table.spec.episodic:
+            raise EpisodeError(f"table {self._name!r} keeps rows, not episodes: leave end() out")
+        if not self._native.chain_open(0):
+            raise EpisodeError(f"end() without a step since the last one: append to table {self._name!r} first")
+        flat = self._final_columns(final_obs)
+        columns = [
+            rows.buffer(as_row(column, flat[column.name])) if column in self._schema.obs else None
+            for column in self._schema.columns
+        ]
+        self._append(1, columns, flags=np.array([rows.FINAL], np.uint8))
+        self._native.ended = False
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return _reopen, (self._table, None, "", self._timeout)
+
+    def __repr__(self) -> str:
+        return f"<Writer of table {self._name!r}{', closed' if self.closed else ''}>"
+
+
+class VectorWriter(_Base):
+    """Appends the steps of `num_envs` environments that step together. From `table.writer(num_envs=N)`.
+
+    Rows go in step by step, environment by environment. Autoreset modes are gymnasium's:
+
+    - "next_step": the call after an environment's end carries its final observation as `obs` and is no step
+      (its action and reward are dropped); the episode after that begins with the following call;
+    - "same_step": the call that ends an environment's episode must carry `final_obs`;
+    - "disabled": after an end, `end(final_obs, mask)` must be called before the next append.
+    """
+
+    def __init__(self, table: Table, num_envs: int, *, autoreset: str = "next_step", timeout: float | None = 10.0) -> None:
+        if num_envs < 1:
+            raise ConfigError(f"num_envs is {num_envs}: give at least 1")
+        if autoreset not in _MODES:
+            raise ConfigError(f"autoreset is {autoreset!r}: give one of {', '.join(_MODES)}")
+        if not table.spec.episodic:
+            raise ConfigError(f"table {table.name!r} keeps rows, not episodes: use table.extend for whole batches of rows")
+        super().__init__(table, num_envs, timeout)
+        self._n = num_envs
+        self._mode = autoreset
+        self._chains = np.arange(num_envs, dtype=np.int32)
+        self._ended = np.zeros(num_envs, np.bool_)
+
+    def append(self, *, final_obs: Any = None, priorities: Any = None, **columns: Any) -> None:
+        """Append one step of every environment: arrays of shape (num_envs, *row_shape).
+
+        `final_obs` ("same_step" only): what the ended environments' last steps led to, shape (num_envs, ...)
+        or gymnasium's object array of one entry an environment; others are ignored. `priorities`: float (num_envs,).
+
+        Raises:
+            EpisodeError: an environment has ended and its final observation is missing.
+            And what `Writer.append` raises; nothing is appended then.
+        """
+        self._native.check()
+        flat = self._flat(columns)
+        arrays = {c.name: as_rows(c, flat[c.name], self._n) for c in self._schema.columns}
+        given = None if priorities is None else as_priorities(priorities, self._n)
+        flags = arrays["terminated"].astype(np.uint8) * rows.TERMINATED | arrays["truncated"].astype(np.uint8) * rows.TRUNCATED
+        if self._mode == "next_step":
+            if final_obs is not None:
+                raise ConfigError("final_obs belongs to autoreset='same_step'; this writer was made for 'next_step'")
+            flags[self._ended] = rows.FINAL
+            self._write(arrays, flags, given, self._chains)
+            self._ended = (flags & (rows.TERMINATED | rows.TRUNCATED)) != 0
+        elif self._mode == "same_step":
+            self._same_step(arrays, flags, given, final_obs)
+        else:
+            if self._ended.any():
+                raise EpisodeError(
+                    f"environments {np.flatnonzero(self._ended).tolist()} have ended: call end(final_obs, mask) before the next append"
+                )
+            self._write(arrays, flags, given, self._chains)
+            self._ended = flags != 0
+
+    def _same_step(self, arrays: dict[str, Array], flags: Array, priorities: Array | None, final_obs: Any) -> None:
+        ended = np.flatnonzero(flags)
+        if not len(ended):
+            self._write(arrays, flags, priorities, self._chains)
+            return
+        if final_obs is None:
+            raise EpisodeError(
+                f"environments {ended.tolist()} have ended and final_obs is missing: pass infos['final_obs']"
+            )
+        finals = self._finals(final_obs, ended)
+        joined = {name: np.concatenate([array, finals[name]]) for name, array in arrays.items()}
+        flags = np.concatenate([flags, np.full(len(ended), rows.FINAL, np.uint8)])
+        if priorities is not None:
+            priorities = np.concatenate([priorities, np.zeros(len(ended), np.float32)])
+        self._write(joined, flags, priorities, np.concatenate([self._chains, ended.astype(np.int32)]))
+
+    def end(self, final_obs: Any, mask: Any = None) -> None:
+        """Close the episodes of the environments in `mask` (bool (num_envs,); None: all that have ended).
+
+        `final_obs` has shape (num_envs, ...), or is an object array of one entry an environment.
+
+        Raises:
+            EpisodeError: an environment in the mask has no step since its last end.
+        """
+        self._native.check()
+        chosen = self._ended if mask is None else np.asarray(mask, np.bool_)
+        if chosen.shape != (self._n,):
+            raise ConfigError(f"mask has shape {chosen.shape}: give one bool an environment, ({self._n},)")
+        envs = np.flatnonzero(chosen)
+        idle = [int(env) for env in envs if not self._native.chain_open(int(env))]
+        if idle:
+            raise EpisodeError(f"environments {idle} have no step since their last end: leave them out of the mask")
+        if len(envs):
+            finals = self._finals(final_obs, envs)
+            flags = np.full(len(envs), rows.FINAL, np.uint8)
+            self._write(finals, flags, None, envs.astype(np.int32))
+            self._ended = self._ended & ~chosen
+
+    def _finals(self, final_obs: Any, envs: npt.NDArray[np.intp]) -> dict[str, Array]:
+        """Rows that hold just the final observations of `envs`."""
+        flat = self._final_columns(_by_column(final_obs, envs))
+        return {
+            column.name: _chosen(column, flat[column.name], envs, self._n)
+            if column in self._schema.obs
+            else rows.zeros(column, len(envs))
+            for column in self._schema.columns
+        }
+
+    def _write(self, arrays: dict[str, Array], flags: Array, priorities: Array | None, chains: Array) -> None:
+        columns = [rows.buffer(arrays[column.name]) for column in self._schema.columns]
+        self._append(len(flags), columns, flags=flags, priorities=priorities, chains=chains)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return _reopen, (self._table, self._n, self._mode, self._timeout)
+
+    def __repr__(self) -> str:
+        return f"<VectorWriter of {self._n} environments, table {self._name!r}{', closed' if self.closed else ''}>"
+
+
+def _by_column(final_obs: Any, envs: npt.NDArray[np.intp]) -> Any:
+    """Gymnasium gives dict observations as one dict an environment; turn them into one dict of columns."""
+    if isinstance(final_obs, np.ndarray) and final_obs.dtype == object and len(envs):
+        first = final_obs[envs[0]]
+        if isinstance(first, Mapping):
+            n = len(final_obs)
+            flat = [Schema.flatten(final_obs[i]) if i in envs else None for i in range(n)]
+            names = Schema.flatten(first)
+            columns: dict[str, Array] = {}
+            for name in names:
+                columns[name] = np.empty(n, object)
+                for i in envs:
+                    columns[name][i] = flat[i][name]  # type: ignore[index]
+            return columns
+    return final_obs
+
+
+def _chosen(column: Column, values: Any, envs: npt.NDArray[np.intp], n: int) -> Array:
+    if isinstance(values, np.ndarray) and values.dtype == object:
+        if values.shape[:1] != (n,):
+            raise ConfigError(f"final_obs has {values.shape[:1]} entries: give one an environment, {n}")
+        return np.stack([as_row(column, values[env]) for env in envs])
+    return np.ascontiguousarray(as_rows(column, values, n)[envs])
+
+
+def _reopen(table: Table, num_envs: int | None, mode: str, timeout: float | None) -> Writer | VectorWriter:
+    if num_envs is None:
+        return Writer(table, timeout=timeout)
+    return VectorWriter(table, num_envs, autoreset=mode, timeout=timeout)

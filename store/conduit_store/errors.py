@@ -1,0 +1,155 @@
+"""Every error that Conduit raises on purpose: one tree under `ConduitError`, told apart by class.
+
+Each class also inherits the built-in exception that a caller would expect (`ValueError`, `KeyError`,
+`TimeoutError`, ...), so code that knows nothing of Conduit still catches it. A message says what, the value,
+the limit and the next step.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AppendTimeout",
+    "AttachRefused",
+    "AttachTimeout",
+    "CapacityError",
+    "ConduitError",
+    "ConfigError",
+    "DtypeMismatch",
+    "EpisodeError",
+    "ForkedHandle",
+    "LayoutMismatch",
+    "LockTimeout",
+    "MissingColumn",
+    "MissingExtra",
+    "NameTaken",
+    "OutOfHostMemory",
+    "PriorityError",
+    "ReadOnlyStore",
+    "SampleTimeout",
+    "SchemaError",
+    "ShapeMismatch",
+    "StaleKey",
+    "StoreClosed",
+    "StoreNotFound",
+    "UnknownColumn",
+    "UnknownTable",
+    "UnsupportedPlatform",
+    "ValueOutOfRange",
+    "WaitTimeout",
+]
+
+
+class ConduitError(Exception):
+    """Root of all errors of Conduit. Also a mixin: `str(error)` is always the plain message."""
+
+    def __str__(self) -> str:
+        # KeyError would quote its message, and OSError would put an errno in front of it.
+        return str(self.args[0]) if len(self.args) == 1 else super().__str__()
+
+
+class SchemaError(ConduitError, ValueError):
+    """Columns, names, dtypes or shapes that a schema cannot describe or does not allow."""
+
+
+class MissingColumn(SchemaError):
+    """A column of the schema was not given."""
+
+
+class UnknownColumn(SchemaError):
+    """A column was given that the schema does not have."""
+
+
+class ShapeMismatch(SchemaError):
+    """A value's shape is not the column's."""
+
+
+class DtypeMismatch(SchemaError):
+    """A value's dtype cannot be stored in the column without loss, or is not supported at all."""
+
+
+class ValueOutOfRange(SchemaError):
+    """A Python number does not fit the column's dtype."""
+
+
+class ConfigError(ConduitError, ValueError):
+    """An argument of a constructor or a setting is outside what is allowed."""
+
+
+class PriorityError(ConduitError, ValueError):
+    """A priority is NaN, infinite or negative. Nothing of the batch was applied."""
+
+
+class CapacityError(ConduitError, ValueError):
+    """More rows in one call than the table can ever hold. Nothing was stored."""
+
+
+class EpisodeError(ConduitError, RuntimeError):
+    """Steps in an order that episodes do not have, such as an append after an ended episode."""
+
+
+class StoreClosed(ConduitError, RuntimeError):
+    """The store was closed in this process, perhaps while a call was waiting."""
+
+
+class ForkedHandle(ConduitError, RuntimeError):
+    """A handle made before a fork was used in the child."""
+
+
+class ReadOnlyStore(ConduitError, PermissionError):
+    """A write through a store that was attached read-only."""
+
+
+class UnknownTable(ConduitError, KeyError):
+    """The store has no table of that name."""
+
+
+class StaleKey(ConduitError, KeyError):
+    """A key whose row is gone."""
+
+
+class StoreNotFound(ConduitError, FileNotFoundError):
+    """No process holds a store of that name."""
+
+
+class NameTaken(ConduitError, FileExistsError):
+    """A store or table of that name exists already."""
+
+
+class AttachRefused(ConduitError, PermissionError):
+    """The holder of a store refused this process."""
+
+
+class OutOfHostMemory(ConduitError, MemoryError):
+    """The memory asked for is not available. Nothing stays reserved."""
+
+
+class LayoutMismatch(ConduitError, RuntimeError):
+    """The segment was made by a build with another layout."""
+
+
+class UnsupportedPlatform(ConduitError, RuntimeError):
+    """The operating system or its kernel lacks something that a store needs."""
+
+
+class MissingExtra(ConduitError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+
+class WaitTimeout(ConduitError, TimeoutError):
+    """A wait ended without what it waited for. Nothing was consumed."""
+
+
+class SampleTimeout(WaitTimeout):
+    """No batch could be drawn in time; names the limiter and what it lacks."""
+
+
+class AppendTimeout(WaitTimeout):
+    """No room for a row in time; names what holds the memory."""
+
+
+class LockTimeout(WaitTimeout):
+    """A lock of the segment was not obtained in time; names its holder."""
+
+
+class AttachTimeout(WaitTimeout):
+    """A holder of the store did not answer in time."""

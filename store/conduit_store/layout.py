@@ -1,0 +1,61 @@
+"""How a table's rows are cut into blocks, and where the columns of a block lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import ConfigError
+from .schema import Schema
+
+__all__ = ["ALIGN", "BlockLayout", "plan"]
+
+ALIGN = 64  # bytes: a cache line, and what Arrow recommends
+_MIN_ROWS = 8
+_MAX_BLOCK_BYTES = 8 << 20  # a block is the unit of transfer and of checkpoints: seconds must not hang on one
+_OPEN_SHARE = 24  # the blocks that writers hold open take at most this part of a table
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """`blocks` blocks of `rows` rows; column i at byte `offsets[i]` of its block, `row_bytes[i]` a row."""
+
+    rows: int
+    blocks: int
+    block_bytes: int
+    offsets: tuple[int, ...]
+    row_bytes: tuple[int, ...]
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all blocks."""
+        return self.blocks * self.block_bytes
+
+
+def plan(
+    schema: Schema, max_size: int, *, max_writers: int, mean_episode_length: float | None
+) -> BlockLayout:
+    """Choose a block size, and count the blocks that `max_size` rows need.
+
+    Beside the rows themselves there is room for one open block a writer and one block that is half evicted,
+    together at most 1/24 of a table, and, for episodes, for one final observation every `mean_episode_length`
+    steps.
+
+    Raises:
+        ConfigError: a number that is not positive.
+    """
+    for name, value in (("max_size", max_size), ("max_writers", max_writers)):
+        if value < 1:
+            raise ConfigError(f"{name} is {value}: give at least 1")
+    if mean_episode_length is not None and not mean_episode_length >= 1:
+        raise ConfigError(f"mean_episode_length is {mean_episode_length}: an episode has at least 1 step")
+    spare = max_writers + 1
+    rows = max(_MIN_ROWS, max_size // (_OPEN_SHARE * spare))
+    rows = max(1, min(rows, _MAX_BLOCK_BYTES // schema.row_bytes))
+    finals = 0 if mean_episode_length is None else int(max_size / mean_episode_length) + 1
+    row_bytes = tuple(column.row_bytes for column in schema.columns)
+    offsets: list[int] = []
+    end = 0
+    for nbytes in row_bytes:
+        offsets.append(end)
+        end += -(-nbytes * rows // ALIGN) * ALIGN
+    return BlockLayout(rows, -(-(max_size + finals) // rows) + spare, end, tuple(offsets), row_bytes)

@@ -1,0 +1,45 @@
+// Named points at every step that changes shared state. In a test build a point can kill, stop or pause the process that
+// reaches it for the n-th time; in a release build FAILPOINT expands to nothing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace conduit {
+
+#define CONDUIT_FAILPOINT_LIST(X)                                                                                 \
+  X(attach_claimed) X(attach_cleaned) X(detach_begin)                                                             \
+  X(create_reserved) X(create_formatted) X(create_published)                                                      \
+  X(append_row_written) X(append_before_publish) X(append_published) X(append_sealed) X(append_released)          \
+  X(open_locked) X(open_sealed_dead) X(open_before_state) X(open_after_state) X(open_ordered)                     \
+  X(fold_begin) X(fold_row_linked) X(fold_row_ready) X(fold_block_leaves) X(fold_block_counted) X(fold_end)       \
+  X(evict_begin) X(evict_leaves) X(evict_counted) X(evict_end)                                                    \
+  X(retire_before) X(retire_after) X(reclaim_before) X(reclaim_after) X(expel_before) X(expel_after)              \
+  X(journal_written) X(tree_raw_written) X(tree_leaves_written) X(tree_level_written) X(tree_done)                \
+  X(update_locked) X(update_done)                                                                                 \
+  X(reader_entered) X(draw_locked) X(draw_done) X(gather_begin) X(gather_column) X(gather_end) X(reader_left)     \
+  X(pin_locked) X(pin_written) X(pin_released) X(clear_begin) X(clear_end) X(recover_begin) X(recover_end)        \
+  X(wait_rows) X(wait_space)
+
+enum class Failpoint : int {
+#define X(name) name,
+  CONDUIT_FAILPOINT_LIST(X)
+#undef X
+      count
+};
+
+enum class FailAction : int { none = 0, kill = 1, stop = 2, pause = 3 };
+
+#ifdef CONDUIT_FAILPOINTS
+void failpoint_hit(Failpoint point);
+// Arms one point for this process: acts at its `nth` next pass (1 = the next). `pause` spins until `failpoint_resume`.
+void failpoint_arm(const std::string& name, FailAction action, long nth);
+void failpoint_resume();
+long failpoint_hits(const std::string& name);
+std::vector<std::string> failpoint_names();
+#define FAILPOINT(name) ::conduit::failpoint_hit(::conduit::Failpoint::name)
+#else
+#define FAILPOINT(name) ((void)0)
+#endif
+
+}  // namespace conduit

@@ -1,0 +1,202 @@
+// Folding: published rows enter the index. Idempotent, so that a folder killed in the middle is simply repeated.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "failpoints.hpp"
+#include "table.hpp"
+
+namespace conduit {
+
+double TableCore::mass(float raw) const {
+  if (!t_.prioritized) return 1.0;
+  const double base = static_cast<double>(raw) + t_.eps.load(std::memory_order_relaxed);
+  const double alpha = t_.alpha.load(std::memory_order_relaxed);
+  if (base == 0.0) return 0.0;  // 0^0 would make a row drawable that was given no priority
+  if (alpha == 1.0) return base;
+  if (alpha == 0.5) return std::sqrt(base);
+  return std::pow(base, alpha);
+}
+
+double TableCore::leaf_of(std::uint32_t slot) const {
+  if (!ready(slot)) return 0.0;
+  return t_.prioritized ? mass(raw(slot)) : 1.0;
+}
+
+// Whether slot `p`, noted as a predecessor by a row of a block of birth `birth`, still is that row: its block has not
+// been given away since (it would be younger than the block that names it) and it has not been evicted.
+bool TableCore::linked(std::uint32_t p, std::uint64_t birth) const {
+  if (p == kNoRow) return false;
+  const Block& block = blocks_[p / t_.rows_per_block];
+  return block.state.load(std::memory_order_relaxed) == kOpen && block.birth <= birth &&
+         p % t_.rows_per_block >= block.evicted.load(std::memory_order_relaxed);
+}
+
+void TableCore::fold() {
+  if (t_.active_count == 0) {
+    if (t_.live_steps > t_.max_size) evict_surplus();
+    return;
+  }
+  const std::uint64_t began = now_ns();
+  bool folded_any = false;
+  // `active_` is in order of birth. Counts are read from the youngest block to the oldest, rows folded from the oldest to
+  // the youngest: so a row is never folded before its predecessor, which its writer published earlier.
+  pubs_.resize(t_.active_count);
+  // acquire: pairs with the writer's publication; everything it wrote about these rows is visible
+  for (std::uint32_t i = t_.active_count; i-- > 0;) pubs_[i] = blocks_[active_[i]].pub.load(std::memory_order_acquire);
+  std::uint32_t kept = 0;
+  const std::uint32_t n = t_.active_count;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const std::uint32_t b = active_[i];
+    Block& block = blocks_[b];
+    const auto count = static_cast<std::uint32_t>(pubs_[i] & kCountMask);
+    if (const std::uint32_t folded = block.folded.load(std::memory_order_relaxed); folded < count) {
+      FAILPOINT(fold_begin);
+      fold_rows(b, folded, count);
+      folded_any = true;
+    }
+    if ((pubs_[i] & kSealed) == 0) {
+      active_[kept++] = b;
+    } else if ((pubs_[i] & kCut) != 0 && t_.links != 0) {
+      finish_chains(b);
+    }
+  }
+  t_.active_count = kept;
+  if (t_.live_steps > t_.max_size) evict_surplus();
+  if (folded_any) {
+    FAILPOINT(fold_end);
+    t_.counters.fold_ns.fetch_add(now_ns() - began, std::memory_order_relaxed);
+  }
+}
+
+void TableCore::fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to) {
+  Block& block = blocks_[b];
+  const std::uint32_t base = b * t_.rows_per_block;
+  ready_.clear();
+  if (t_.links == 0) {
+    for (std::uint32_t row = from; row < to; ++row) ready_.push_back(base + row);
+  } else {
+    for (std::uint32_t row = from; row < to; ++row) fold_links(b, row);
+  }
+  make_ready();
+  FAILPOINT(fold_block_leaves);
+  const std::uint32_t steps = count_steps(b, from, to);
+  block.steps_folded += steps;
+  t_.live_steps += steps;
+  block.folded.store(to, std::memory_order_release);
+  FAILPOINT(fold_block_counted);
+  t_.counters.steps_folded.fetch_add(steps, std::memory_order_relaxed);
+}
+
+void TableCore::fold_links(std::uint32_t b, std::uint32_t row) {
+  const std::uint64_t birth = blocks_[b].birth;
+  const std::uint32_t slot = b * t_.rows_per_block + row;
+  const auto before = [&](std::uint32_t s) {
+    const std::uint32_t p = std::atomic_ref(prev_[s]).load(std::memory_order_relaxed);
+    return linked(p, birth) ? p : kNoRow;
+  };
+  std::uint32_t p = before(slot);
+  if (p == kNoRow) return;
+  std::atomic_ref(next_[p]).store(slot, std::memory_order_relaxed);
+  FAILPOINT(fold_row_linked);
+  const bool final_row = (flag(slot) & kFinal) != 0;
+  for (std::uint32_t back = 1; p != kNoRow; ++back, p = before(p)) {
+    // An episode's end completes the windows of its last n steps; an ordinary step completes just the n-th before it.
+    if ((final_row || back == t_.steps_after) && !ready(p)) ready_.push_back(p);
+    if (back == t_.steps_after) break;
+  }
+}
+
+// The writer of this block has gone or closed: the last rows of its open episodes will never have successors. Rows that
+// have at least one keep a shorter window; the very last row of each chain has no next observation and stays out.
+void TableCore::finish_chains(std::uint32_t b) {
+  const Block& block = blocks_[b];
+  const std::uint32_t base = b * t_.rows_per_block;
+  ready_.clear();
+  for (std::uint32_t row = block.folded.load(std::memory_order_relaxed); row-- > block.evicted.load(std::memory_order_relaxed);) {
+    const std::uint32_t tail = base + row;
+    if (next(tail) != kNoRow || (flag(tail) & kFinal) != 0) continue;
+    std::uint32_t p = tail;
+    for (std::uint32_t back = 1; back < t_.steps_after; ++back) {
+      p = std::atomic_ref(prev_[p]).load(std::memory_order_relaxed);
+      if (!linked(p, block.birth)) break;
+      if (!ready(p)) ready_.push_back(p);
+    }
+  }
+  make_ready();
+}
+
+// Gives every slot of `ready_` its leaf. Journal first: a folder killed in here is undone or redone by recomputation.
+void TableCore::make_ready() {
+  for (std::size_t start = 0; start < ready_.size();) {
+    ranges_.clear();
+    std::size_t end = start;
+    for (; end < ready_.size(); ++end) {
+      const std::uint32_t line = ready_[end] / kFanOut;
+      if (!ranges_.empty() && (ranges_.back().last == line || ranges_.back().last + 1 == line)) {
+        ranges_.back().last = line;
+      } else if (ranges_.size() == kJournalEntries) {
+        break;
+      } else {
+        ranges_.push_back({line, line});
+      }
+    }
+    journal(ranges_.data(), static_cast<std::uint32_t>(ranges_.size()));
+    double* leaves = sum_.leaves();
+    float largest = t_.prioritized ? max_.max() : 0.0f;
+    float memo_raw = -1.0f;  // runs of equal priorities (the default, mostly) cost one pow
+    double memo_mass = t_.prioritized ? 0.0 : 1.0;
+    for (std::size_t i = start; i < end; ++i) {
+      const std::uint32_t slot = ready_[i];
+      std::atomic_ref flags(flags_[slot]);
+      if (t_.prioritized) {
+        float value = raw(slot);
+        if (std::isnan(value)) {
+          value = largest >= 0.0f ? largest : 1.0f;
+          std::atomic_ref(raw_[slot]).store(value, std::memory_order_relaxed);
+          FAILPOINT(tree_raw_written);
+        }
+        largest = std::max(largest, value);
+        if (value != memo_raw) {
+          memo_raw = value;
+          memo_mass = mass(value);
+        }
+      }
+      flags.store(flags.load(std::memory_order_relaxed) | kReady, std::memory_order_relaxed);
+      FAILPOINT(fold_row_ready);
+      leaves[slot] = memo_mass;
+    }
+    FAILPOINT(tree_leaves_written);
+    if (t_.prioritized) {
+      for (const LineRange& r : ranges_) max_.refresh(r.first * kFanOut, std::min(r.last * kFanOut + kFanOut - 1, t_.n_blocks * t_.rows_per_block - 1));
+    }
+    sum_.refresh(ranges_.data(), static_cast<std::uint32_t>(ranges_.size()));
+    journal_done();
+    start = end;
+  }
+}
+
+void TableCore::journal(const LineRange* ranges, std::uint32_t n) {
+  for (std::uint32_t i = 0; i < n; ++i) t_.journal[i] = {ranges[i].first, ranges[i].last};
+  // Only this thread's death matters here, and a killed thread's stores are seen in program order by whoever then takes
+  // the robust lock: it is the compiler that must not move the leaves before the record.
+  t_.journal_used.store(n, std::memory_order_release);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  FAILPOINT(journal_written);
+}
+
+void TableCore::journal_done() {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  t_.journal_used.store(0, std::memory_order_release);
+  FAILPOINT(tree_done);
+}
+
+std::uint32_t TableCore::count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const {
+  if (t_.links == 0) return to - from;
+  const std::uint32_t base = b * t_.rows_per_block;
+  std::uint32_t steps = 0;
+  for (std::uint32_t row = from; row < to; ++row) steps += (flag(base + row) & kFinal) == 0;
+  return steps;
+}
+
+}  // namespace conduit

@@ -1,0 +1,196 @@
+// The shared layout: what lies where in the two segments of a store, who writes it, and what a crash leaves.
+//
+//   control segment                                   data segment
+//   | Header | ProcessSlot x P | Table x T | heap |   | table 0: block 0, block 1, ... | table 1: ... |
+//
+// Offsets, never pointers: every process maps the segments somewhere else.
+// Changing any struct below is a format change: bump kLayoutVersion (the fingerprint catches the forgotten bump).
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace conduit {
+
+inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
+inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
+inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
+inline constexpr std::uint32_t kNameBytes = 64;
+inline constexpr std::uint32_t kTreeLevels = 10;         // 8^10 > 2^28 leaves
+inline constexpr std::uint32_t kJournalEntries = 4096;
+inline constexpr std::uint32_t kNoRow = 0xffffffffu;
+
+// Row key: 36-bit generation of the block above a 28-bit slot. Slot = block * rows_per_block + row.
+inline constexpr unsigned kSlotBits = 28;
+inline constexpr std::uint64_t kSlotMask = (std::uint64_t{1} << kSlotBits) - 1;
+inline constexpr std::uint64_t make_key(std::uint64_t generation, std::uint32_t slot) {
+  return generation << kSlotBits | slot;
+}
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared atomics must be address-free");
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "shared atomics must be address-free");
+
+// A process-shared robust mutex and who holds it. `holder` is written by the owner after locking, for messages only.
+struct alignas(64) SharedMutex {
+  pthread_mutex_t mutex;
+  std::atomic<std::uint32_t> holder;  // process slot + 1; 0 when free
+};
+
+// One reader thread inside one gather.
+//   0 = idle; otherwise entry number << 40 | epoch, unique for each entry and each progress step.
+// Reader: idle -> active by CAS, progress by CAS, active -> idle by CAS. Reclaimer: active -> kExpelled by CAS when the
+// value has not moved for the stall limit; the reader's own CAS then fails, it discards its batch and goes to idle.
+struct alignas(64) ReaderSlot {
+  std::atomic<std::uint64_t> state;
+};
+inline constexpr std::uint64_t kExpelled = ~std::uint64_t{0};
+inline constexpr unsigned kEpochBits = 40;
+inline constexpr std::uint64_t kEpochMask = (std::uint64_t{1} << kEpochBits) - 1;
+
+// One attached process. Alive <=> byte `slot` of the control memfd carries a write lock of another open file description.
+// `claim` is bumped by whoever takes the slot, so that what the dead predecessor held is told from the new owner's.
+struct alignas(64) ProcessSlot {
+  std::atomic<std::uint32_t> claim;
+  std::atomic<std::uint32_t> pid;           // as its own pid namespace sees it: for messages only
+  std::atomic<std::uint32_t> readers_used;  // high-water mark of `readers`
+  std::atomic<std::uint32_t> pins_used;     // high-water mark of `pins`
+  std::atomic<std::uint32_t> attached;      // 0 after an orderly close
+  ReaderSlot readers[kReadersPerProcess];
+  std::atomic<std::uint64_t> pins[kPinsPerProcess];  // 0, or (table + 1) << 32 | block
+};
+
+struct alignas(64) Header {
+  std::uint64_t magic;
+  std::uint32_t layout_version;
+  std::uint32_t max_processes;
+  std::uint64_t fingerprint;
+  std::uint64_t control_bytes;
+  std::uint64_t data_bytes;
+  std::uint32_t max_tables;
+  std::atomic<std::uint32_t> processes_used;  // high-water mark of process slots
+  std::atomic<std::uint32_t> tables;          // published tables; entries below it never change place
+  std::atomic<std::uint32_t> ready;           // 1 once the creator has finished
+  char name[kNameBytes];
+  std::uint64_t created_ns;
+  SharedMutex directory;                       // guards creation of tables
+  alignas(64) std::atomic<std::uint64_t> epoch;  // starts at 1; bumped by each retirement
+};
+
+// One block = one future Arrow record batch. 64 bytes: no false sharing between a writer and its neighbours.
+//
+// `pub` is the writer's publication word: row count | flags. The owner publishes rows by CAS(count -> count + k, release);
+// anybody may seal by fetch_or(kSealed), after which the owner's CAS fails and it moves to another block. So bytes and
+// index entries of rows below the count never change until the block is FREE again.
+// `state` and everything below it is changed only under the table's index lock:
+//   FREE -> OPEN (given to a writer) -> RETIRED (sealed, every row folded and evicted) -> FREE
+// RETIRED becomes FREE only when (1) the owner can no longer write: kReleased is set or the owner is dead,
+// (2) no reader epoch <= retired_epoch is active, (3) no pin names the block.
+// Crash: an OPEN block whose owner is dead is sealed at its published count by whoever notices.
+struct alignas(64) Block {
+  std::atomic<std::uint64_t> pub;
+  std::atomic<std::uint32_t> state;
+  std::uint32_t owner;             // process slot
+  std::uint32_t owner_claim;
+  std::atomic<std::uint32_t> folded;   // rows whose links and leaves are in the index
+  std::atomic<std::uint32_t> evicted;  // rows evicted, from the front
+  std::uint32_t steps_folded;      // folded rows that are not final observations
+  std::atomic<std::uint64_t> generation;  // 36 bits, bumped at FREE -> OPEN
+  std::uint64_t birth;             // order of opening within the table = eviction order
+  std::uint64_t retired_epoch;
+};
+static_assert(sizeof(Block) == 64);
+
+inline constexpr std::uint64_t kSealed = std::uint64_t{1} << 62;    // the count is final
+inline constexpr std::uint64_t kReleased = std::uint64_t{1} << 61;  // the owner will not touch the block's bytes again
+inline constexpr std::uint64_t kCut = std::uint64_t{1} << 60;       // the chains that end here go no further
+inline constexpr std::uint64_t kCountMask = 0xffffffffu;
+enum BlockState : std::uint32_t { kFree = 0, kOpen = 1, kRetired = 2 };
+
+// Row flags, one byte a row. The low bits are the writer's, set before publication; kReady is the folder's.
+inline constexpr std::uint8_t kTerminated = 1;
+inline constexpr std::uint8_t kTruncated = 2;
+inline constexpr std::uint8_t kEnd = kTerminated | kTruncated;
+inline constexpr std::uint8_t kFinal = 4;  // holds only the last observation of an episode; never sampled
+inline constexpr std::uint8_t kReady = 8;  // has what the table's windows need: its leaf is its priority
+
+// Journal entry: a range of tree lines (8 leaves each) that the lock holder is about to change.
+struct JournalEntry {
+  std::uint32_t first, last;
+};
+
+struct Column {
+  std::uint64_t block_offset;
+  std::uint64_t row_bytes;
+};
+
+// Counters: monotonic, relaxed; each is written under the index lock unless it says otherwise.
+struct alignas(64) Counters {
+  std::atomic<std::uint64_t> steps_folded, steps_evicted, evicted_early, sampled_rows, sampled_batches;
+  std::atomic<std::uint64_t> updated, stale_updates, discarded_batches, recoveries, blocks_opened;
+  std::atomic<std::uint64_t> draw_ns, gather_ns, sample_wait_ns, fold_ns;      // by samplers, after the call
+  std::atomic<std::uint64_t> append_ns, append_wait_ns, append_calls, update_ns;  // by writers and updaters, after the call
+};
+
+// A table. Immutable after creation unless marked; offsets are from the control segment's start.
+struct alignas(64) Table {
+  char name[kNameBytes];
+  std::uint64_t spec_offset, spec_bytes;
+  std::uint64_t columns_offset;   // Column[n_columns]
+  std::uint64_t blocks_offset;    // Block[n_blocks]
+  std::uint64_t flags_offset;     // uint8[slots]
+  std::uint64_t raw_offset;       // float32[slots]: priority as given; NaN = "the largest of the live rows"
+  std::uint64_t prev_offset;      // uint32[slots], 0 when the table keeps no links
+  std::uint64_t next_offset;      // uint32[slots]
+  std::uint64_t level_offset[kTreeLevels];      // double[level_size]: level 0 = leaves, padded to lines of 8
+  std::uint64_t level_size[kTreeLevels];
+  std::uint64_t max_offset[kTreeLevels];        // float32: largest raw priority of ready rows, fan-out 64, above `raw`
+  std::uint64_t max_size_of[kTreeLevels];
+  std::uint64_t active_offset;    // uint32[n_blocks]: blocks that may still have rows to fold
+  std::uint64_t order_offset;     // uint32[n_blocks]: OPEN blocks in order of birth, a ring
+  std::uint64_t end_offset;       // first byte of the control heap after this table
+  std::uint64_t data_offset, data_bytes;  // in the data segment
+  std::uint64_t block_bytes;
+  std::uint64_t max_size;         // steps
+  std::uint32_t n_columns, n_blocks, rows_per_block, levels, max_levels;
+  std::uint32_t links;            // 1: rows are chained into episodes
+  std::uint32_t steps_after;      // rows needed after the drawn one (n of the widest window), 0 without links
+  std::uint32_t prioritized;
+  std::uint64_t seed;
+
+  alignas(64) SharedMutex index;  // guards all that follows but the atomics, and Block from `state` on
+  std::atomic<double> alpha, eps, beta;  // changed under the lock
+  std::atomic<std::uint64_t> min_size;   // limiter: steps a table must hold before it is sampled
+  std::uint32_t active_count, free_cursor;
+  std::uint64_t order_head, order_tail;
+  std::uint64_t births;
+  std::uint64_t live_steps;       // folded and not evicted
+  std::uint32_t rebuild;          // 1 while every leaf is being recomputed: recovery then does all of them
+  std::uint32_t pad_;
+  alignas(64) std::atomic<std::uint32_t> journal_used;  // entries valid; 0 when the tree is consistent
+  JournalEntry journal[kJournalEntries];
+
+  // Waits. A waiter stores 1 into the flag, re-checks, then waits on the counter; whoever makes progress and finds the
+  // flag set clears it, bumps the counter and wakes. A dead waiter costs one needless wake.
+  alignas(64) std::atomic<std::uint32_t> rows_waiting, rows_signal;    // samplers, for rows
+  alignas(64) std::atomic<std::uint32_t> space_waiting, space_signal;  // writers, for a free block
+  std::atomic<std::uint64_t> streams;                                  // random streams handed out
+  Counters counters;
+};
+
+// What two builds must agree on before they share a segment.
+inline std::uint64_t fingerprint() {
+  std::uint64_t h = 1469598103934665603ull;
+  for (std::uint64_t v : {std::uint64_t{kLayoutVersion}, std::uint64_t{sizeof(Header)}, std::uint64_t{sizeof(ProcessSlot)},
+                          std::uint64_t{sizeof(Table)}, std::uint64_t{sizeof(Block)}, std::uint64_t{sizeof(pthread_mutex_t)},
+                          std::uint64_t{offsetof(Table, index)}, std::uint64_t{offsetof(Table, journal)},
+                          std::uint64_t{offsetof(Table, counters)}, std::uint64_t{kJournalEntries}}) {
+    h = (h ^ v) * 1099511628211ull;
+  }
+  return h >> 1;  // fits a signed 64-bit integer of other languages
+}
+
+}  // namespace conduit

@@ -1,0 +1,119 @@
+// The index lock, and what the next holder does when the last one died inside it: rebuild the derived from the ground truth.
+#include <algorithm>
+#include <vector>
+
+#include "failpoints.hpp"
+#include "table.hpp"
+
+namespace conduit {
+
+IndexLock::IndexLock(TableCore& table, std::uint64_t timeout_ns) : table_(table) {
+  SharedMutex& mutex = table.shared().index;
+  if (mutex_lock(mutex, table.process().slot(), timeout_ns, "index lock of the table")) {
+    table.recover();
+    mutex_repaired(mutex);
+  }
+}
+
+IndexLock::~IndexLock() { mutex_unlock(table_.shared().index); }
+
+void TableCore::recompute_leaves() {
+  const std::uint32_t slots = t_.n_blocks * t_.rows_per_block;
+  for (std::uint32_t slot = 0; slot < slots; ++slot) sum_.leaves()[slot] = leaf_of(slot);
+  if (t_.prioritized) max_.refresh_all();
+  sum_.refresh_all();
+}
+
+void TableCore::recover() {
+  FAILPOINT(recover_begin);
+  // 1. Rows: a block that is not open, or an evicted row, has no ready rows. Only journaled lines can be out of step.
+  const std::uint32_t slots = t_.n_blocks * t_.rows_per_block;
+  std::vector<LineRange> lines;
+  if (t_.rebuild != 0) {
+    lines.push_back({0, (slots - 1) / kFanOut});
+  } else {
+    for (std::uint32_t i = 0; i < t_.journal_used.load(std::memory_order_acquire); ++i) {
+      lines.push_back({t_.journal[i].first, t_.journal[i].last});
+    }
+  }
+  for (const LineRange& range : lines) {
+    const std::uint32_t last = std::min(range.last * kFanOut + kFanOut, slots);
+    for (std::uint32_t slot = range.first * kFanOut; slot < last; ++slot) {
+      const Block& block = blocks_[slot / t_.rows_per_block];
+      const bool gone = block.state.load(std::memory_order_relaxed) != kOpen ||
+                        slot % t_.rows_per_block < block.evicted.load(std::memory_order_relaxed);
+      std::atomic_ref flags(flags_[slot]);
+      if (gone) flags.store(flags.load(std::memory_order_relaxed) & static_cast<std::uint8_t>(~kReady), std::memory_order_relaxed);
+      if (t_.prioritized && ready(slot) && !(raw(slot) >= 0.0f)) std::atomic_ref(raw_[slot]).store(1.0f, std::memory_order_relaxed);
+      sum_.leaves()[slot] = leaf_of(slot);
+    }
+    if (t_.prioritized) max_.refresh(range.first * kFanOut, last - 1);
+  }
+  if (!lines.empty()) sum_.refresh(lines.data(), static_cast<std::uint32_t>(lines.size()));
+  t_.rebuild = 0;
+  t_.journal_used.store(0, std::memory_order_release);
+  // 2. Blocks: order, active list and counts follow from their states.
+  std::vector<std::uint32_t> open;
+  t_.live_steps = 0;
+  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
+    Block& block = blocks_[b];
+    if (block.state.load(std::memory_order_relaxed) != kOpen) continue;
+    open.push_back(b);
+    t_.births = std::max(t_.births, block.birth);
+    const std::uint32_t folded = block.folded.load(std::memory_order_relaxed);
+    const std::uint32_t evicted = block.evicted.load(std::memory_order_relaxed);
+    block.steps_folded = count_steps(b, 0, folded);
+    if (evicted < folded) t_.live_steps += count_steps(b, evicted, folded);
+  }
+  std::sort(open.begin(), open.end(), [&](std::uint32_t a, std::uint32_t b) { return blocks_[a].birth < blocks_[b].birth; });
+  t_.order_head = 0;
+  t_.order_tail = open.size();
+  t_.active_count = static_cast<std::uint32_t>(open.size());  // folded blocks leave the list at the next fold
+  std::copy(open.begin(), open.end(), order_);
+  std::copy(open.begin(), open.end(), active_);
+  t_.counters.recoveries.fetch_add(1, std::memory_order_relaxed);
+  FAILPOINT(recover_end);
+}
+
+std::vector<std::string> TableCore::verify() {
+  process_->check();
+  std::vector<std::string> wrong;
+  const auto expect = [&](bool holds, const std::string& what) {
+    if (!holds && wrong.size() < 20) wrong.push_back(what);
+  };
+  IndexLock lock(*this);
+  fold();
+  expect(t_.journal_used.load() == 0 && t_.rebuild == 0, "journal is not empty at rest");
+  std::uint64_t live = 0, order = 0, open = 0;
+  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
+    const Block& block = blocks_[b];
+    const std::uint32_t base = b * t_.rows_per_block;
+    const bool is_open = block.state.load() == kOpen;
+    const std::uint32_t first = block.evicted.load(), last = is_open ? block.folded.load() : 0;
+    open += is_open;
+    expect(!is_open || first <= last, "block " + std::to_string(b) + ": evicted " + std::to_string(first) + " of " + std::to_string(last) + " folded rows");
+    if (is_open && first < last) live += count_steps(b, first, last);
+    for (std::uint32_t row = 0; row < t_.rows_per_block; ++row) {
+      const std::uint32_t slot = base + row;
+      const bool in = is_open && row >= first && row < last;
+      expect(in || !ready(slot), "slot " + std::to_string(slot) + " is ready but not live");
+      expect(!in || t_.links != 0 || ready(slot), "slot " + std::to_string(slot) + " is live but not ready");
+      expect(!ready(slot) || (flag(slot) & kFinal) == 0, "slot " + std::to_string(slot) + " is a final observation and ready");
+      expect(sum_.leaves()[slot] == leaf_of(slot), "slot " + std::to_string(slot) + ": leaf differs from its priority");
+      if (in && t_.links != 0 && ready(slot)) expect(linked(slot, block.birth) && next(slot) != kNoRow, "slot " + std::to_string(slot) + " is ready without a successor");
+    }
+  }
+  for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i, ++order) {
+    const Block& block = blocks_[order_[i % t_.n_blocks]];
+    expect(block.state.load() == kOpen, "a block in the eviction order is not open");
+    expect(i == t_.order_head || blocks_[order_[(i - 1) % t_.n_blocks]].birth < block.birth, "eviction order is not the order of birth");
+  }
+  expect(order == open, "eviction order holds " + std::to_string(order) + " blocks of " + std::to_string(open));
+  expect(live == t_.live_steps, "live steps " + std::to_string(t_.live_steps) + ", recount " + std::to_string(live));
+  expect(t_.live_steps <= t_.max_size, "live steps " + std::to_string(t_.live_steps) + " above max_size");
+  expect(sum_.consistent(), "sum tree: a node differs from the sum of its children");
+  if (t_.prioritized) expect(max_.consistent(), "maximum tree: a node differs from its children");
+  return wrong;
+}
+
+}  // namespace conduit

@@ -1,0 +1,167 @@
+// Reads one row given as a dict of Python values, for the values that need no conversion: exact arrays, Python scalars.
+// Anything else is left to the careful path in Python (conduit_store.values), which also makes the error messages.
+// Part of the bindings: included by bindings.cpp only.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "layout.hpp"
+
+namespace conduit {
+
+// A column as NumPy names it: kind ('f', 'i', 'u', 'b') and item size, and the shape of one row.
+struct RowColumn {
+  nanobind::object name;
+  char kind = 0;
+  std::size_t item = 0;
+  std::vector<std::int64_t> shape;
+  std::size_t bytes = 0;
+
+  using Given = std::tuple<std::string, std::string, std::vector<std::int64_t>>;  // name, dtype.str without byte order, shape
+  static std::vector<RowColumn> make(const std::vector<Given>& given) {
+    std::vector<RowColumn> columns;
+    for (const auto& [name, dtype, shape] : given) {
+      RowColumn c;
+      c.name = nanobind::steal(PyUnicode_InternFromString(name.c_str()));
+      c.kind = dtype[0];
+      c.item = static_cast<std::size_t>(std::stoul(dtype.substr(1)));
+      c.shape = shape;
+      c.bytes = c.item;
+      for (const std::int64_t d : shape) c.bytes *= static_cast<std::size_t>(d);
+      columns.push_back(std::move(c));
+    }
+    return columns;
+  }
+};
+
+class RowReader {
+ public:
+  RowReader(std::vector<RowColumn> columns, int terminated, int truncated)
+      : columns_(std::move(columns)), terminated_(terminated), truncated_(truncated), scalars_(columns_.size()), at_(columns_.size()) {}
+
+  // The values of one row, valid while this lives (buffers stay exported).
+  class Held {
+   public:
+    explicit Held(RowReader& reader) : reader_(reader) {}
+    ~Held() {
+      for (std::size_t i = 0; i < used_; ++i) PyBuffer_Release(&reader_.views_[i]);
+    }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+    bool read(nanobind::dict row) {
+      if (static_cast<std::size_t>(PyDict_GET_SIZE(row.ptr())) != reader_.columns_.size()) return false;
+      if (reader_.views_.size() < reader_.columns_.size()) reader_.views_.resize(reader_.columns_.size());
+      for (std::size_t i = 0; i < reader_.columns_.size(); ++i) {
+        PyObject* value = PyDict_GetItem(row.ptr(), reader_.columns_[i].name.ptr());  // borrowed
+        if (value == nullptr || !(scalar(i, value) || array(i, value))) return false;
+      }
+      return true;
+    }
+    const std::byte* const* columns() const { return reader_.at_.data(); }
+    std::uint8_t flags() const {
+      const auto set = [&](int column, std::uint8_t bit) -> std::uint8_t {
+        return column >= 0 && std::to_integer<int>(*reader_.at_[static_cast<std::size_t>(column)]) != 0 ? bit : std::uint8_t{0};
+      };
+      return static_cast<std::uint8_t>(set(reader_.terminated_, kTerminated) | set(reader_.truncated_, kTruncated));
+    }
+
+   private:
+    template <class T>
+    bool put(std::size_t i, T value) {
+      memcpy(&reader_.scalars_[i], &value, sizeof value);
+      reader_.at_[i] = reinterpret_cast<const std::byte*>(&reader_.scalars_[i]);
+      return true;
+    }
+    template <class T>
+    bool put_int(std::size_t i, PyObject* value) {
+      int overflow = 0;
+      const long long v = PyLong_AsLongLongAndOverflow(value, &overflow);
+      if (overflow != 0) return false;
+      if constexpr (std::numeric_limits<T>::is_signed) {
+        if (v < std::numeric_limits<T>::min() || v > std::numeric_limits<T>::max()) return false;
+      } else {
+        if (v < 0 || static_cast<unsigned long long>(v) > std::numeric_limits<T>::max()) return false;
+      }
+      return put(i, static_cast<T>(v));
+    }
+
+    bool scalar(std::size_t i, PyObject* value) {
+      const RowColumn& c = reader_.columns_[i];
+      if (!c.shape.empty()) return false;
+      if (c.kind == 'b') return PyBool_Check(value) && put(i, static_cast<std::uint8_t>(value == Py_True));
+      if (c.kind == 'f' && PyFloat_Check(value)) {  // NumPy's float64 scalar is a Python float, and as weak
+        const double v = PyFloat_AS_DOUBLE(value);
+        if (c.item == 8) return put(i, v);
+        if (c.item != 4 || (std::isfinite(v) && !std::isfinite(static_cast<float>(v)))) return false;
+        return put(i, static_cast<float>(v));
+      }
+      if (!PyLong_CheckExact(value)) return false;
+      if (c.kind == 'i') {
+        switch (c.item) {
+          case 1: return put_int<std::int8_t>(i, value);
+          case 2: return put_int<std::int16_t>(i, value);
+          case 4: return put_int<std::int32_t>(i, value);
+          default: return put_int<std::int64_t>(i, value);
+        }
+      }
+      if (c.kind == 'u') {
+        switch (c.item) {
+          case 1: return put_int<std::uint8_t>(i, value);
+          case 2: return put_int<std::uint16_t>(i, value);
+          case 4: return put_int<std::uint32_t>(i, value);
+          default: return put_int<std::uint64_t>(i, value);
+        }
+      }
+      return false;
+    }
+
+    bool array(std::size_t i, PyObject* value) {
+      const RowColumn& c = reader_.columns_[i];
+      Py_buffer& view = reader_.views_[used_];
+      if (!PyObject_CheckBuffer(value)) return false;
+      if (PyObject_GetBuffer(value, &view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
+        PyErr_Clear();
+        return false;
+      }
+      ++used_;
+      if (kind_of(view.format) != c.kind || static_cast<std::size_t>(view.itemsize) != c.item || static_cast<std::size_t>(view.ndim) != c.shape.size()) return false;
+      for (std::size_t d = 0; d < c.shape.size(); ++d) {
+        if (view.shape[d] != c.shape[d]) return false;
+      }
+      reader_.at_[i] = static_cast<const std::byte*>(view.buf);
+      return true;
+    }
+
+    // The dtype kind of a native-order struct format of one character, else 0.
+    static char kind_of(const char* format) {
+      if (format == nullptr || format[0] == '\0' || format[1] != '\0') return 0;
+      switch (format[0]) {
+        case '?': return 'b';
+        case 'e': case 'f': case 'd': return 'f';
+        case 'b': case 'h': case 'i': case 'l': case 'q': return 'i';
+        case 'B': case 'H': case 'I': case 'L': case 'Q': return 'u';
+        default: return 0;
+      }
+    }
+
+    RowReader& reader_;
+    std::size_t used_ = 0;
+  };
+
+ private:
+  std::vector<RowColumn> columns_;
+  int terminated_, truncated_;
+  std::vector<std::uint64_t> scalars_;
+  std::vector<const std::byte*> at_;
+  std::vector<Py_buffer> views_;
+};
+
+}  // namespace conduit

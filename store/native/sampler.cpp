@@ -1,0 +1,272 @@
+#include "sampler.hpp"
+
+#include <string.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "clones.hpp"
+#include "error.hpp"
+#include "failpoints.hpp"
+#include "philox.hpp"
+
+namespace conduit {
+namespace {
+
+constexpr std::uint64_t kAlign = 64;
+constexpr std::uint64_t kProgressBytes = 1 << 20;  // copied between two signs of life of a reader
+constexpr std::uint32_t kAhead = 12;               // rows prefetched ahead of the copy
+
+// Importance weights, normalised by the batch's largest: w_i = (min p / p_i)^beta.
+// T. Schaul et al., "Prioritized experience replay", ICLR 2016.
+void importance_weights(const double* probabilities, std::uint32_t n, double beta, float* weights) {
+  double least = probabilities[0];
+  for (std::uint32_t i = 1; i < n; ++i) least = std::min(least, probabilities[i]);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const double ratio = least / probabilities[i];
+    weights[i] = static_cast<float>(beta == 0.0 ? 1.0 : beta == 1.0 ? ratio : std::pow(ratio, beta));
+  }
+}
+
+struct Cursor {
+  const std::byte* base;  // of the row's block
+  std::uint32_t row;
+};
+
+template <std::size_t kBytes>
+void copy_small(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::byte* out) {
+  for (std::uint32_t i = 0; i < n; ++i) memcpy(out + i * kBytes, rows[i].base + offset + rows[i].row * kBytes, kBytes);
+}
+
+void prefetch_row(const std::byte* at, std::uint64_t bytes) {
+  for (std::uint64_t k = 0; k < std::min<std::uint64_t>(bytes, 256); k += 64) __builtin_prefetch(at + k);
+}
+
+void copy_rows(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::uint64_t bytes, std::byte* out) {
+  switch (bytes) {
+    case 1: return copy_small<1>(rows, n, offset, out);
+    case 2: return copy_small<2>(rows, n, offset, out);
+    case 4: return copy_small<4>(rows, n, offset, out);
+    case 8: return copy_small<8>(rows, n, offset, out);
+    case 16: return copy_small<16>(rows, n, offset, out);
+    case 32: return copy_small<32>(rows, n, offset, out);
+    default: break;
+  }
+  for (std::uint32_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) prefetch_row(rows[i + kAhead].base + offset + rows[i + kAhead].row * bytes, bytes);
+    memcpy(out + i * bytes, rows[i].base + offset + rows[i].row * bytes, bytes);
+  }
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> Plan::offsets(std::uint64_t n) const {
+  std::vector<std::uint64_t> result;
+  std::uint64_t at = 0;
+  const auto add = [&](std::uint64_t bytes) {
+    result.push_back(at);
+    at = (at + bytes + kAlign - 1) / kAlign * kAlign;
+  };
+  for (const Output& output : outputs) add(output.row_bytes * n);
+  add(sizeof(std::uint64_t) * n);
+  add(sizeof(double) * n);
+  add(sizeof(float) * n);
+  result.push_back(at);
+  return result;
+}
+
+Sampler::Sampler(std::shared_ptr<TableCore> table, Plan plan) : table_(std::move(table)), plan_(std::move(plan)) {}
+
+SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state) {
+  TableCore& t = *table_;
+  Table& shared = t.shared();
+  t.process().check();
+  const std::vector<std::uint64_t> offsets = plan_.offsets(n);
+  const std::size_t extra = plan_.outputs.size();
+  auto* keys = reinterpret_cast<std::uint64_t*>(out + offsets[extra]);
+  auto* probabilities = reinterpret_cast<double*>(out + offsets[extra + 1]);
+  auto* weights = reinterpret_cast<float*>(out + offsets[extra + 2]);
+  draws_.resize(n);
+  slots_.resize(n);
+  for (;;) {
+    uniform_draws(shared.seed, stream, batch, n, draws_.data());
+    const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();  // before the draw: what is drawn stays in place
+    const std::uint64_t began = now_ns();
+    double beta;
+    {
+      IndexLock lock(t);
+      FAILPOINT(draw_locked);
+      t.fold();
+      *state = {shared.live_steps, shared.min_size.load(std::memory_order_relaxed), t.total()};
+      if (state->live_steps < state->needed) return SampleStatus::too_few;
+      if (!(state->total > 0.0)) return SampleStatus::no_mass;
+      for (std::uint32_t i = 0; i < n; ++i) draws_[i] *= state->total;
+      t.sum().find(draws_.data(), n, slots_.data());
+      const double* leaves = t.sum().leaves();
+      for (std::uint32_t i = 0; i < n; ++i) {
+        keys[i] = t.key_of(slots_[i]);
+        probabilities[i] = leaves[slots_[i]] / state->total;
+      }
+      beta = shared.beta.load(std::memory_order_relaxed);
+      FAILPOINT(draw_done);
+    }
+    const std::uint64_t drawn = now_ns();
+    shared.counters.draw_ns.fetch_add(drawn - began, std::memory_order_relaxed);
+    if (n > 0) importance_weights(probabilities, n, beta, weights);
+    FAILPOINT(gather_begin);
+    resolve(n, slots_.data());
+    const bool whole = gather(*epoch, n, out);
+    const bool valid = epoch->leave() && whole;
+    shared.counters.gather_ns.fetch_add(now_ns() - drawn, std::memory_order_relaxed);
+    if (valid) {
+      shared.counters.sampled_rows.fetch_add(n, std::memory_order_relaxed);
+      shared.counters.sampled_batches.fetch_add(1, std::memory_order_relaxed);
+      return SampleStatus::ok;
+    }
+    // Expelled while stopped: the copy may be of a block's next life. The batch was never delivered.
+    shared.counters.discarded_batches.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at) {
+  TableCore& t = *table_;
+  t.process().check();
+  slots_.resize(n);
+  for (;;) {
+    const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();
+    {
+      IndexLock lock(t);
+      t.fold();
+      for (std::uint32_t i = 0; i < n; ++i) {
+        if (t.live(keys[i], &slots_[i]) && (plan_.steps == 0 || (t.flag(slots_[i]) & kReady) != 0)) continue;
+        *stale_at = i;
+        return false;
+      }
+    }
+    resolve(n, slots_.data());
+    const bool whole = gather(*epoch, n, out);
+    if (epoch->leave() && whole) return true;
+  }
+}
+
+const std::byte* Sampler::address(std::uint32_t slot, const Column& column) const {
+  const std::uint32_t rows = table_->shared().rows_per_block;
+  return table_->block_data(slot / rows) + column.block_offset + slot % rows * column.row_bytes;
+}
+
+// Walks each drawn row's window: m steps, up to the episode's end or the plan's n. A ready row has what it needs, and the
+// links of what it needs never change while the row's block is protected.
+void Sampler::resolve(std::uint32_t n, const std::uint32_t* slots) {
+  windows_.resize(n);
+  const TableCore& t = *table_;
+  const Column* reward = nullptr;
+  for (const Output& output : plan_.outputs) {
+    if (output.source == Source::n_step_sum) reward = &t.columns()[output.column];
+  }
+  if (plan_.steps == 0) {
+    for (std::uint32_t i = 0; i < n; ++i) windows_[i] = {slots[i], slots[i], 0, 0, 1.0f, 0.0};
+    return;
+  }
+  for (std::uint32_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) {
+      __builtin_prefetch(&t.next_[slots[i + kAhead]]);
+      __builtin_prefetch(&t.flags_[slots[i + kAhead]]);
+      if (reward != nullptr) __builtin_prefetch(address(slots[i + kAhead], *reward));
+    }
+    std::uint32_t at = slots[i], m = 0;
+    double factor = 1.0, sum = 0.0;
+    std::uint8_t flags = 0;
+    for (;;) {
+      if (reward != nullptr) {
+        double value;
+        if (plan_.double_reward) {
+          memcpy(&value, address(at, *reward), sizeof value);
+        } else {
+          float narrow;
+          memcpy(&narrow, address(at, *reward), sizeof narrow);
+          value = narrow;
+        }
+        sum += factor * value;
+      }
+      ++m;
+      factor *= plan_.gamma;
+      flags = t.flag(at);
+      const std::uint32_t after = t.next(at);
+      if (after == kNoRow) break;  // only when this reader has been expelled meanwhile: the batch will be discarded
+      at = after;
+      if (m == plan_.steps || (flags & kEnd) != 0 || (t.flag(at) & kFinal) != 0 || t.next(at) == kNoRow) break;
+    }
+    windows_[i] = {slots[i], at, m, flags, static_cast<float>((flags & kTerminated) != 0 ? 0.0 : factor), sum};
+  }
+}
+
+bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, std::byte* out) {
+  const TableCore& t = *table_;
+  const std::uint32_t per_block = t.shared().rows_per_block;
+  std::vector<Cursor> rows(std::size_t{n} * 2);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    rows[i] = {t.block_data(windows_[i].slot / per_block), windows_[i].slot % per_block};
+    rows[n + i] = {t.block_data(windows_[i].successor / per_block), windows_[i].successor % per_block};
+  }
+  for (const Output& output : plan_.outputs) {  // small columns miss the cache once a row: ask for all of them at once
+    if (output.source > Source::successor || output.row_bytes > 32) continue;
+    const std::uint64_t offset = t.columns()[output.column].block_offset;
+    const Cursor* from = rows.data() + (output.source == Source::successor ? n : 0);
+    for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + offset + from[i].row * output.row_bytes);
+  }
+  const std::vector<std::uint64_t> offsets = plan_.offsets(n);
+  std::uint64_t since = 0;
+  for (std::size_t k = 0; k < plan_.outputs.size(); ++k) {
+    const Output& output = plan_.outputs[k];
+    std::byte* to = out + offsets[k];
+    FAILPOINT(gather_column);
+    if (output.source <= Source::successor) {
+      const Cursor* from = rows.data() + (output.source == Source::successor ? n : 0);
+      const std::uint64_t offset = t.columns()[output.column].block_offset;
+      const auto step = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, kProgressBytes / output.row_bytes));
+      for (std::uint32_t start = 0; start < n; start += step) {
+        const std::uint32_t count = std::min(step, n - start);
+        copy_rows(from + start, count, offset, output.row_bytes, to + start * output.row_bytes);
+        since += count * output.row_bytes;
+        if (since >= kProgressBytes) {
+          since = 0;
+          if (!epoch.progress()) return false;
+        }
+      }
+      continue;
+    }
+    for (std::uint32_t i = 0; i < n; ++i) {
+      const Window& w = windows_[i];
+      switch (output.source) {
+        case Source::n_step_sum:
+          if (plan_.double_reward) reinterpret_cast<double*>(to)[i] = w.reduced;
+          else reinterpret_cast<float*>(to)[i] = static_cast<float>(w.reduced);
+          break;
+        case Source::terminated: reinterpret_cast<std::uint8_t*>(to)[i] = (w.flags & kTerminated) != 0; break;
+        case Source::truncated: reinterpret_cast<std::uint8_t*>(to)[i] = (w.flags & kTruncated) != 0; break;
+        case Source::discount: reinterpret_cast<float*>(to)[i] = w.discount; break;
+        default: reinterpret_cast<std::int32_t*>(to)[i] = static_cast<std::int32_t>(w.steps); break;
+      }
+    }
+  }
+  FAILPOINT(gather_end);
+  return true;
+}
+
+void Sampler::wait_rows(std::uint64_t timeout_ns) {
+  Table& t = table_->shared();
+  const std::uint64_t began = now_ns();
+  const std::uint32_t signal = t.rows_signal.load(std::memory_order_seq_cst);
+  t.rows_waiting.store(1, std::memory_order_seq_cst);
+  FAILPOINT(wait_rows);
+  bool changed = false;
+  for (std::uint32_t b = 0; b < t.n_blocks && !changed; ++b) {
+    const Block& block = table_->block(b);
+    changed = block.state.load(std::memory_order_relaxed) == kOpen &&
+              (block.pub.load(std::memory_order_seq_cst) & kCountMask) > block.folded.load(std::memory_order_relaxed);
+  }
+  if (!changed) futex_wait(&t.rows_signal, signal, timeout_ns);
+  t.counters.sample_wait_ns.fetch_add(now_ns() - began, std::memory_order_relaxed);
+}
+
+}  // namespace conduit

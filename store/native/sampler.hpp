@@ -1,0 +1,82 @@
+// Sampling: draw rows under the index lock, then copy their windows without any lock, inside a reader epoch.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "table.hpp"
+
+namespace conduit {
+
+// What one output column of a batch is made of.
+enum class Source : std::uint32_t {
+  row = 0,         // a column of the drawn row
+  successor = 1,   // a column of the row that ends the window (next_obs)
+  n_step_sum = 2,  // sum of gamma^k * column over the window; float32 or float64
+  terminated = 3,  // bool: of the window's last step
+  truncated = 4,   // bool
+  discount = 5,    // float32: gamma^m, 0 when terminated
+  steps = 6,       // int32: m, the steps the window really has
+};
+
+struct Output {
+  Source source;
+  std::uint32_t column;     // for row, successor, n_step_sum
+  std::uint64_t row_bytes;
+};
+
+// A window and the columns it yields, laid out one after the other, each 64-byte aligned, followed by keys (uint64),
+// probabilities (float64) and weights (float32).
+struct Plan {
+  std::vector<Output> outputs;
+  std::uint32_t steps = 0;  // n of the n-step window; 0 = rows as stored
+  double gamma = 1.0;
+  bool double_reward = false;  // the reduced column is float64
+
+  // Byte offset of each output for n rows, then of keys, probabilities, weights; the last element is the total size.
+  std::vector<std::uint64_t> offsets(std::uint64_t n) const;
+};
+
+enum class SampleStatus { ok, too_few, no_mass };
+
+struct SampleState {
+  std::uint64_t live_steps = 0, needed = 0;
+  double total = 0.0;
+};
+
+class Sampler {
+ public:
+  Sampler(std::shared_ptr<TableCore> table, Plan plan);
+
+  // One attempt, without waiting for rows. Draw `i` of the batch uses Philox(seed, stream, batch). Fills `out`.
+  SampleStatus sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state);
+  // Waits up to `timeout_ns` for more rows than there were at the last attempt; returns early at will.
+  void wait_rows(std::uint64_t timeout_ns);
+  // Copies the windows of given live rows; false for the first key that is stale, whose position comes back.
+  bool read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at);
+  const Plan& plan() const { return plan_; }
+  TableCore& table() const { return *table_; }
+
+ private:
+  struct Window {  // where one window's bytes are
+    std::uint32_t slot, successor;
+    std::uint32_t steps;
+    std::uint8_t flags;
+    float discount;
+    double reduced;
+  };
+  void resolve(std::uint32_t n, const std::uint32_t* slots);
+  bool gather(ReaderEpoch& epoch, std::uint32_t n, std::byte* out);
+  const std::byte* address(std::uint32_t slot, const Column& column) const;
+
+  std::shared_ptr<TableCore> table_;
+  Plan plan_;
+  std::vector<Window> windows_;
+  std::vector<const std::byte*> at_;  // block base of each drawn row, then of each successor
+  std::vector<double> draws_;
+  std::vector<std::uint32_t> slots_;
+};
+
+}  // namespace conduit

@@ -1,0 +1,324 @@
+// Creating a table, attaching to one, and the operations on its index that are neither folding, eviction nor drawing.
+#include "table.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "error.hpp"
+#include "failpoints.hpp"
+
+namespace conduit {
+namespace {
+
+constexpr std::uint64_t kAlign = 64;
+constexpr std::uint64_t kPage = 4096;
+
+std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// Lays the parts of a table out after `at` in the control heap, page-aligned as a whole; fills the offsets of `t`.
+void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
+  const auto take = [&](std::uint64_t bytes) {
+    const std::uint64_t offset = round_up(at, kAlign);
+    at = offset + bytes;
+    return offset;
+  };
+  const std::uint64_t slots = std::uint64_t{spec.n_blocks} * spec.rows_per_block;
+  t.spec_bytes = spec.spec.size();
+  t.spec_offset = take(spec.spec.size());
+  t.n_columns = static_cast<std::uint32_t>(spec.columns.size());
+  t.columns_offset = take(spec.columns.size() * sizeof(Column));
+  t.blocks_offset = take(spec.n_blocks * sizeof(Block));
+  t.flags_offset = take(slots);
+  t.raw_offset = spec.prioritized ? take(slots * sizeof(float)) : 0;
+  t.prev_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
+  t.next_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
+  t.levels = SumTree::plan(slots, t.level_size);
+  for (std::uint32_t k = 0; k < t.levels; ++k) t.level_offset[k] = take(t.level_size[k] * sizeof(double));
+  t.max_levels = spec.prioritized ? MaxTree::plan(slots, t.max_size_of) : 0;
+  for (std::uint32_t k = 0; k < t.max_levels; ++k) t.max_offset[k] = take(t.max_size_of[k] * sizeof(float));
+  t.active_offset = take(spec.n_blocks * sizeof(std::uint32_t));
+  t.order_offset = take(spec.n_blocks * sizeof(std::uint32_t));
+  t.end_offset = round_up(at, kPage);
+}
+
+void reserve(int fd, std::uint64_t offset, std::uint64_t bytes, const char* what) {
+  if (bytes == 0) return;
+  while (fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+    if (errno == EINTR) continue;
+    const int reason = errno;
+    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    fail(ErrorCode::memory, "%llu bytes of %s cannot be reserved: %s", static_cast<unsigned long long>(bytes), what, strerror(reason));
+  }
+}
+
+void fill(const TableSpec& spec, const Segments& segments, Table& t) {
+  snprintf(t.name, sizeof t.name, "%s", spec.name.c_str());
+  memcpy(segments.control_at<char>(t.spec_offset), spec.spec.data(), spec.spec.size());
+  std::copy(spec.columns.begin(), spec.columns.end(), segments.control_at<Column>(t.columns_offset));
+  t.block_bytes = spec.block_bytes;
+  t.max_size = spec.max_size;
+  t.n_blocks = spec.n_blocks;
+  t.rows_per_block = spec.rows_per_block;
+  t.links = spec.links;
+  t.steps_after = spec.steps_after;
+  t.prioritized = spec.prioritized;
+  t.seed = spec.seed;
+  t.alpha.store(spec.alpha);
+  t.eps.store(spec.eps);
+  t.beta.store(spec.beta);
+  t.min_size.store(spec.min_size);
+  for (std::uint32_t k = 0; k < t.max_levels; ++k) {
+    std::fill_n(segments.control_at<float>(t.max_offset[k]), t.max_size_of[k], -1.0f);
+  }
+  mutex_init(t.index);
+}
+
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(Process& process) : mutex_(process.segments().header().directory) {
+    // A creator that died in here published nothing: its half-written entry lies above `tables` and is written anew.
+    if (mutex_lock(mutex_, process.slot(), kLockTimeoutNs, "table directory lock")) mutex_repaired(mutex_);
+  }
+  ~DirectoryLock() { mutex_unlock(mutex_); }
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+ private:
+  SharedMutex& mutex_;
+};
+
+}  // namespace
+
+std::uint64_t TableCore::control_bytes(const TableSpec& spec) {
+  Table scratch{};
+  lay_out(spec, 0, scratch);
+  return scratch.end_offset + kPage;
+}
+
+std::uint32_t TableCore::create(Process& process, int control_fd, int data_fd, const TableSpec& spec) {
+  process.check();
+  Segments& segments = process.segments();
+  Header& h = segments.header();
+  DirectoryLock lock(process);
+  const std::uint32_t index = h.tables.load(std::memory_order_acquire);
+  std::uint64_t control_at = control_fixed_bytes(h.max_processes, h.max_tables), data_at = 0;
+  for (std::uint32_t i = 0; i < index; ++i) {
+    const Table& other = segments.table(i);
+    if (spec.name == other.name) fail(ErrorCode::name_taken, "table '%s' exists in store '%.63s': use store.table('%s')", other.name, h.name, other.name);
+    control_at = std::max(control_at, other.end_offset);
+    data_at = std::max(data_at, other.data_offset + other.data_bytes);
+  }
+  if (index == h.max_tables) fail(ErrorCode::config, "store '%.63s' has its largest number of tables, %u", h.name, h.max_tables);
+  Table& t = segments.table(index);
+  memset(static_cast<void*>(&t), 0, sizeof t);
+  lay_out(spec, control_at, t);
+  t.data_offset = round_up(data_at, kPage);
+  t.data_bytes = round_up(spec.block_bytes * spec.n_blocks, kPage);
+  if (t.end_offset > h.control_bytes || t.data_offset + t.data_bytes > h.data_bytes) {
+    fail(ErrorCode::memory, "table '%s' needs %llu bytes of rows and %llu of index; store '%.63s' has %llu and %llu left. Raise host_memory or lower max_size",
+         spec.name.c_str(), static_cast<unsigned long long>(t.data_bytes), static_cast<unsigned long long>(t.end_offset - control_at), h.name,
+         static_cast<unsigned long long>(h.data_bytes - data_at), static_cast<unsigned long long>(h.control_bytes - control_at));
+  }
+  // What a creator killed in here had already written is cleared: fallocate keeps bytes, so punch first.
+  const auto length = static_cast<off_t>(t.end_offset - control_at);
+  fallocate(control_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(control_at), length);
+  reserve(control_fd, control_at, t.end_offset - control_at, "index");
+  try {
+    reserve(data_fd, t.data_offset, t.data_bytes, "rows");
+  } catch (const Error&) {
+    fallocate(control_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(control_at), length);
+    throw;
+  }
+  FAILPOINT(create_reserved);
+  fill(spec, segments, t);
+  FAILPOINT(create_formatted);
+  h.tables.store(index + 1, std::memory_order_release);
+  FAILPOINT(create_published);
+  return index;
+}
+
+TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
+    : process_(std::move(process)), index_(index), t_(process_->segments().table(index)) {
+  const Segments& s = process_->segments();
+  columns_ = s.control_at<Column>(t_.columns_offset);
+  blocks_ = s.control_at<Block>(t_.blocks_offset);
+  flags_ = s.control_at<std::uint8_t>(t_.flags_offset);
+  raw_ = t_.raw_offset != 0 ? s.control_at<float>(t_.raw_offset) : nullptr;
+  prev_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.prev_offset) : nullptr;
+  next_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.next_offset) : nullptr;
+  active_ = s.control_at<std::uint32_t>(t_.active_offset);
+  order_ = s.control_at<std::uint32_t>(t_.order_offset);
+  data_ = s.data() + t_.data_offset;
+  double* levels[kTreeLevels];
+  for (std::uint32_t k = 0; k < t_.levels; ++k) levels[k] = s.control_at<double>(t_.level_offset[k]);
+  sum_ = SumTree(levels, t_.level_size, t_.levels);
+  if (t_.prioritized != 0) {
+    float* maxima[kTreeLevels];
+    for (std::uint32_t k = 0; k < t_.max_levels; ++k) maxima[k] = s.control_at<float>(t_.max_offset[k]);
+    max_ = MaxTree(raw_, flags_, std::uint64_t{t_.n_blocks} * t_.rows_per_block, maxima, t_.max_size_of, t_.max_levels);
+  }
+}
+
+bool TableCore::live(std::uint64_t key, std::uint32_t* slot) const {
+  *slot = static_cast<std::uint32_t>(key & kSlotMask);
+  const std::uint32_t b = *slot / t_.rows_per_block, row = *slot % t_.rows_per_block;
+  if (b >= t_.n_blocks) return false;
+  const Block& block = blocks_[b];
+  return block.generation.load(std::memory_order_relaxed) == key >> kSlotBits && block.state.load(std::memory_order_relaxed) == kOpen &&
+         row >= block.evicted.load(std::memory_order_relaxed) && row < block.folded.load(std::memory_order_relaxed);
+}
+
+UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities, std::uint64_t n) {
+  process_->check();
+  const std::uint64_t began = now_ns();
+  UpdateCount count{0, 0};
+  std::vector<LineRange> lines(std::min<std::uint64_t>(n, kJournalEntries));
+  std::vector<std::uint32_t> slots(lines.size());
+  {
+    IndexLock lock(*this);
+    FAILPOINT(update_locked);
+    for (std::uint64_t start = 0; start < n; start += kJournalEntries) {
+      const std::uint64_t end = std::min<std::uint64_t>(n, start + kJournalEntries);
+      std::uint32_t used = 0;
+      for (std::uint64_t i = start; i < end; ++i) {
+        std::uint32_t slot;
+        const bool hit = live(keys[i], &slot);
+        slots[i - start] = hit ? slot : kNoRow;
+        if (hit) lines[used++] = {slot / kFanOut, slot / kFanOut};
+      }
+      count.applied += used;
+      count.stale += end - start - used;
+      journal(lines.data(), used);
+      double* leaves = sum_.leaves();
+      for (std::uint64_t i = start; i < end; ++i) {
+        const std::uint32_t slot = slots[i - start];
+        if (slot == kNoRow) continue;
+        const float before = ready(slot) ? raw(slot) : -1.0f;
+        std::atomic_ref(raw_[slot]).store(priorities[i], std::memory_order_relaxed);
+        FAILPOINT(tree_raw_written);
+        if (!ready(slot)) continue;  // its leaf waits for its successor
+        leaves[slot] = mass(priorities[i]);
+        max_.changed(slot, before);
+      }
+      FAILPOINT(tree_leaves_written);
+      sum_.refresh(lines.data(), used);
+      journal_done();
+    }
+    FAILPOINT(update_done);
+  }
+  t_.counters.updated.fetch_add(count.applied, std::memory_order_relaxed);
+  t_.counters.stale_updates.fetch_add(count.stale, std::memory_order_relaxed);
+  t_.counters.update_ns.fetch_add(now_ns() - began, std::memory_order_relaxed);
+  return count;
+}
+
+void TableCore::configure(double alpha, double beta, double eps, std::uint64_t min_size) {
+  process_->check();
+  IndexLock lock(*this);
+  fold();
+  t_.beta.store(beta);
+  t_.min_size.store(min_size);
+  if (alpha != t_.alpha.load() || eps != t_.eps.load()) {
+    t_.rebuild = 1;
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // see journal()
+    t_.alpha.store(alpha);
+    t_.eps.store(eps);
+    recompute_leaves();
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    t_.rebuild = 0;
+  }
+}
+
+std::uint64_t TableCore::steps() {
+  process_->check();
+  IndexLock lock(*this);
+  fold();
+  return t_.live_steps;
+}
+
+TableInfo TableCore::info() {
+  process_->check();
+  IndexLock lock(*this);
+  seal_dead();
+  fold();
+  const Counters& c = t_.counters;
+  TableInfo info{};
+  info.live_steps = t_.live_steps;
+  info.steps_folded = c.steps_folded.load();
+  info.steps_evicted = c.steps_evicted.load();
+  info.evicted_early = c.evicted_early.load();
+  info.sampled_rows = c.sampled_rows.load();
+  info.sampled_batches = c.sampled_batches.load();
+  info.updated = c.updated.load();
+  info.stale_updates = c.stale_updates.load();
+  info.discarded_batches = c.discarded_batches.load();
+  info.recoveries = c.recoveries.load();
+  info.blocks_opened = c.blocks_opened.load();
+  info.draw_ns = c.draw_ns.load();
+  info.gather_ns = c.gather_ns.load();
+  info.sample_wait_ns = c.sample_wait_ns.load();
+  info.fold_ns = c.fold_ns.load();
+  info.append_ns = c.append_ns.load();
+  info.append_wait_ns = c.append_wait_ns.load();
+  info.append_calls = c.append_calls.load();
+  info.update_ns = c.update_ns.load();
+  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
+    const std::uint32_t state = blocks_[b].state.load();
+    std::uint32_t pid;
+    info.blocks_open += state == kOpen;
+    info.blocks_free += state == kFree;
+    info.blocks_retired += state == kRetired;
+    info.blocks_pinned += pinned(b, &pid);
+    info.open_writers += state == kOpen && (blocks_[b].pub.load() & kSealed) == 0;
+  }
+  info.total = sum_.total();
+  info.max_priority = t_.prioritized != 0 ? max_.max() : 1.0f;
+  for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += ready(slot);
+  return info;
+}
+
+std::uint32_t TableCore::pin_block(std::uint32_t b, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation) {
+  process_->check();
+  IndexLock lock(*this);
+  FAILPOINT(pin_locked);
+  fold();
+  const bool open = b < t_.n_blocks && blocks_[b].state.load() == kOpen;
+  *first = open ? blocks_[b].evicted.load() : 0;
+  *last = open ? blocks_[b].folded.load() : 0;
+  if (*first >= *last) fail(ErrorCode::stale, "block %u of table '%s' holds no live row: table.blocks() lists those that do", b, t_.name);
+  *generation = blocks_[b].generation.load();
+  const std::uint32_t entry = process_->pin(index_, b);
+  FAILPOINT(pin_written);
+  return entry;
+}
+
+std::vector<std::uint32_t> TableCore::live_blocks() {
+  process_->check();
+  IndexLock lock(*this);
+  fold();
+  std::vector<std::uint32_t> live;
+  for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i) {
+    const std::uint32_t b = order_[i % t_.n_blocks];
+    if (blocks_[b].evicted.load() < blocks_[b].folded.load()) live.push_back(b);
+  }
+  return live;
+}
+
+std::vector<float> TableCore::priorities(const std::uint64_t* keys, std::uint64_t n) {
+  process_->check();
+  std::vector<float> found(n, std::numeric_limits<float>::quiet_NaN());
+  IndexLock lock(*this);
+  fold();
+  for (std::uint64_t i = 0; i < n; ++i) {
+    std::uint32_t slot;
+    if (live(keys[i], &slot)) found[i] = t_.prioritized != 0 ? raw(slot) : 1.0f;
+  }
+  return found;
+}
+
+}  // namespace conduit

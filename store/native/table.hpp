@@ -1,0 +1,152 @@
+// One table as seen from one process: the index (blocks, links, leaves) and the operations on it.
+//
+// Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
+// `evicted`; each row's flags, `prev` and raw priority. Derived: `next`, leaves, sums, maxima, active list, order ring,
+// counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layout.hpp"
+#include "process.hpp"
+#include "sync.hpp"
+#include "tree.hpp"
+
+namespace conduit {
+
+struct TableSpec {
+  std::string name, spec;
+  std::vector<Column> columns;
+  std::uint64_t max_size = 0, block_bytes = 0, seed = 0, min_size = 1;
+  std::uint32_t n_blocks = 0, rows_per_block = 0;
+  bool links = false, prioritized = false;
+  std::uint32_t steps_after = 0;
+  double alpha = 1.0, eps = 0.0, beta = 0.0;
+};
+
+struct TableInfo {
+  std::uint64_t live_steps, ready_rows, steps_folded, steps_evicted, evicted_early, sampled_rows, sampled_batches;
+  std::uint64_t updated, stale_updates, discarded_batches, recoveries, blocks_opened;
+  std::uint64_t draw_ns, gather_ns, sample_wait_ns, fold_ns, append_ns, append_wait_ns, append_calls, update_ns;
+  std::uint32_t blocks_open, blocks_free, blocks_retired, blocks_pinned, open_writers;
+  double total;
+  float max_priority;
+};
+
+struct UpdateCount {
+  std::uint64_t applied, stale;
+};
+
+// What keeps retired blocks from being free: for messages.
+struct SpaceHolders {
+  std::uint32_t pinned = 0, read = 0, written = 0;  // blocks held by views, by readers, by writers that have not let go
+  std::uint32_t process = 0;                        // pid of one holder
+};
+
+class TableCore {
+ public:
+  // Takes the store's directory lock; reserves with fallocate what the table needs in both segments (both offsets and
+  // sizes must already have been checked against the memory limits). Throws memory, name_taken, config.
+  static std::uint32_t create(Process& process, int control_fd, int data_fd, const TableSpec& spec);
+  static std::uint64_t control_bytes(const TableSpec& spec);
+
+  TableCore(std::shared_ptr<Process> process, std::uint32_t index);
+
+  Table& shared() const { return t_; }
+  Process& process() const { return *process_; }
+  std::shared_ptr<Process> process_handle() const { return process_; }
+  std::uint32_t index() const { return index_; }
+  const Column* columns() const { return columns_; }
+  std::byte* block_data(std::uint32_t block) const { return data_ + block * t_.block_bytes; }
+
+  // --- under the index lock (see IndexLock) ---
+  void fold();
+  void recover();
+  double total() const { return sum_.total(); }
+  const SumTree& sum() const { return sum_; }
+  std::uint64_t key_of(std::uint32_t slot) const {
+    return make_key(blocks_[slot / t_.rows_per_block].generation.load(std::memory_order_relaxed), slot);
+  }
+  bool live(std::uint64_t key, std::uint32_t* slot) const;
+
+  // --- take the lock themselves ---
+  // A free block given to this process, or kNoRow when none can be had now (then `holders` says why).
+  std::uint32_t open_block(SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
+  // Priorities must be finite and not negative (checked by the caller, whole batch). The last of equal keys wins.
+  UpdateCount update(const std::uint64_t* keys, const float* priorities, std::uint64_t n);
+  void clear();
+  void configure(double alpha, double beta, double eps, std::uint64_t min_size);
+  std::uint64_t steps();  // live steps, exact
+  TableInfo info();
+  std::vector<std::string> verify();
+  // Pins a block with rows; fills the rows that are live in it. Returns the ledger entry. Throws stale.
+  std::uint32_t pin_block(std::uint32_t block, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation);
+  std::vector<std::uint32_t> live_blocks();
+  std::vector<float> priorities(const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
+
+  // --- no lock ---
+  Block& block(std::uint32_t b) const { return blocks_[b]; }
+  std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
+  std::uint32_t next(std::uint32_t slot) const { return std::atomic_ref(next_[slot]).load(std::memory_order_relaxed); }
+  double mass(float raw) const;
+
+  std::uint8_t* flags_;
+  float* raw_;
+  std::uint32_t* prev_;
+  std::uint32_t* next_;
+
+ private:
+  bool ready(std::uint32_t slot) const { return (flag(slot) & kReady) != 0; }
+  bool linked(std::uint32_t p, std::uint64_t birth) const;
+  float raw(std::uint32_t slot) const { return std::atomic_ref(raw_[slot]).load(std::memory_order_relaxed); }
+  double leaf_of(std::uint32_t slot) const;
+  void fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to);
+  void fold_links(std::uint32_t b, std::uint32_t row);
+  void finish_chains(std::uint32_t b);
+  void make_ready();
+  void journal(const LineRange* ranges, std::uint32_t n);
+  void journal_done();
+  void drop_rows(std::uint32_t b, std::uint32_t to);
+  void evict_surplus();
+  bool evict_head(std::uint64_t surplus);
+  void evict_block(std::uint32_t b);
+  void retire(std::uint32_t b);
+  void seal_dead();
+  bool reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
+  std::uint32_t find_free();
+  void give(std::uint32_t b);
+  bool pinned(std::uint32_t b, std::uint32_t* pid) const;
+  std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
+  void recompute_leaves();
+
+  std::shared_ptr<Process> process_;
+  std::uint32_t index_;
+  Table& t_;
+  const Column* columns_;
+  Block* blocks_;
+  std::uint32_t* active_;
+  std::uint32_t* order_;
+  std::byte* data_;
+  SumTree sum_;
+  MaxTree max_;
+  std::vector<std::uint32_t> ready_;     // scratch: slots that became ready in this fold
+  std::vector<LineRange> ranges_;        // scratch
+  std::vector<std::uint64_t> pubs_;      // scratch: publication words as read by this fold
+};
+
+// Holds the index lock; repairs the index first when the last holder died inside it.
+class IndexLock {
+ public:
+  explicit IndexLock(TableCore& table, std::uint64_t timeout_ns = kLockTimeoutNs);
+  ~IndexLock();
+  IndexLock(const IndexLock&) = delete;
+  IndexLock& operator=(const IndexLock&) = delete;
+
+ private:
+  TableCore& table_;
+};
+
+}  // namespace conduit

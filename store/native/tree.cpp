@@ -1,0 +1,206 @@
+#include "tree.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "clones.hpp"
+#include "failpoints.hpp"
+
+namespace conduit {
+namespace {
+
+constexpr std::uint64_t ceil_div(std::uint64_t n, std::uint64_t d) { return (n + d - 1) / d; }
+
+inline double line_sum(const double* line) {
+  double sum = line[0];
+  for (unsigned i = 1; i < kFanOut; ++i) sum += line[i];
+  return sum;
+}
+
+CONDUIT_CLONES void sum_lines(const double* below, double* above, std::uint64_t first, std::uint64_t last) {
+  for (std::uint64_t line = first; line <= last; ++line) above[line] = line_sum(below + line * kFanOut);
+}
+
+constexpr std::uint32_t kGroup = 16;  // draws that descend together: their cache misses overlap
+
+// One level for a group of draws: which child, and the mass left inside it.
+CONDUIT_CLONES void descend(const double* level, double* mass, std::uint32_t* node, std::uint32_t n) {
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const double* line = level + std::uint64_t{node[i]} * kFanOut;
+    double before = 0.0, sum = 0.0;
+    std::uint32_t child = 0;
+    for (unsigned c = 0; c < kFanOut; ++c) {
+      sum += line[c];
+      const bool past = sum <= mass[i];
+      child += past;
+      before = past ? sum : before;
+    }
+    if (child == kFanOut) [[unlikely]] {  // at or past this node's end (rounding): its last non-zero child
+      child = kFanOut - 1;
+      while (child > 0 && line[child] == 0.0) --child;
+      mass[i] = line[child];
+    } else {
+      mass[i] -= before;
+    }
+    node[i] = node[i] * kFanOut + child;
+  }
+}
+
+}  // namespace
+
+std::uint32_t SumTree::plan(std::uint64_t leaves, std::uint64_t* sizes) {
+  std::uint32_t n = 0;
+  std::uint64_t size = ceil_div(leaves, kFanOut) * kFanOut;
+  for (sizes[n++] = size; size > kFanOut; sizes[n++] = size) size = ceil_div(size / kFanOut, kFanOut) * kFanOut;
+  return n;
+}
+
+SumTree::SumTree(double* const* levels, const std::uint64_t* sizes, std::uint32_t n_levels) : levels_(n_levels) {
+  std::copy_n(levels, n_levels, level_);
+  std::copy_n(sizes, n_levels, size_);
+}
+
+double SumTree::total() const { return line_sum(level_[levels_ - 1]); }
+
+void SumTree::refresh(LineRange* ranges, std::uint32_t n) const {
+  for (std::uint32_t k = 0; k + 1 < levels_; ++k) {
+    const std::uint64_t lines = size_[k] / kFanOut;
+    std::uint64_t touched = 0;
+    for (std::uint32_t i = 0; i < n; ++i) touched += ranges[i].last - ranges[i].first + 1;
+    if (touched >= lines) {  // duplicates near the root: one sweep is cheaper than all of them
+      ranges[0] = {0, static_cast<std::uint32_t>(lines - 1)};
+      n = 1;
+    }
+    std::uint32_t kept = 0;
+    for (std::uint32_t i = 0; i < n; ++i) {
+      sum_lines(level_[k], level_[k + 1], ranges[i].first, ranges[i].last);
+      const LineRange up{ranges[i].first / kFanOut, ranges[i].last / kFanOut};
+      if (kept > 0 && up.first >= ranges[kept - 1].first && up.last <= ranges[kept - 1].last) continue;
+      ranges[kept++] = up;
+    }
+    n = kept;
+    FAILPOINT(tree_level_written);
+  }
+}
+
+void SumTree::refresh_all() const {
+  for (std::uint32_t k = 0; k + 1 < levels_; ++k) sum_lines(level_[k], level_[k + 1], 0, size_[k] / kFanOut - 1);
+}
+
+void SumTree::find(const double* masses, std::uint32_t n, std::uint32_t* leaves) const {
+  double mass[kGroup];
+  for (std::uint32_t start = 0; start < n; start += kGroup) {
+    const std::uint32_t group = std::min(kGroup, n - start);
+    std::copy_n(masses + start, group, mass);
+    std::uint32_t* node = leaves + start;
+    std::fill_n(node, group, 0u);
+    for (std::uint32_t k = levels_; k-- > 0;) {
+      descend(level_[k], mass, node, group);
+      if (k > 0) {
+        for (std::uint32_t i = 0; i < group; ++i) __builtin_prefetch(level_[k - 1] + std::uint64_t{node[i]} * kFanOut);
+      }
+    }
+  }
+}
+
+double SumTree::range_sum(std::uint64_t first, std::uint64_t last) const {
+  double left = 0.0, right = 0.0;
+  for (std::uint32_t k = 0; first < last; ++k) {
+    if (k + 1 == levels_) {
+      for (; first < last; ++first) left += level_[k][first];
+      break;
+    }
+    while (first < last && first % kFanOut != 0) left += level_[k][first++];
+    while (first < last && last % kFanOut != 0) right += level_[k][--last];
+    first /= kFanOut;
+    last /= kFanOut;
+  }
+  return left + right;
+}
+
+bool SumTree::consistent() const {
+  for (std::uint32_t k = 0; k + 1 < levels_; ++k) {
+    for (std::uint64_t i = 0; i < size_[k] / kFanOut; ++i) {
+      if (level_[k + 1][i] != line_sum(level_[k] + i * kFanOut)) return false;
+    }
+  }
+  return true;
+}
+
+namespace {
+constexpr std::uint64_t kMaxFanOut = 64;
+}
+
+std::uint32_t MaxTree::plan(std::uint64_t slots, std::uint64_t* sizes) {
+  std::uint32_t n = 0;
+  std::uint64_t size = ceil_div(slots, kMaxFanOut);
+  for (sizes[n++] = size; size > 1; sizes[n++] = size) size = ceil_div(size, kMaxFanOut);
+  return n;
+}
+
+MaxTree::MaxTree(float* raw, std::uint8_t* flags, std::uint64_t slots, float* const* levels, const std::uint64_t* sizes,
+                 std::uint32_t n_levels)
+    : raw_(raw), flags_(flags), slots_(slots), levels_(n_levels) {
+  std::copy_n(levels, n_levels, level_);
+  std::copy_n(sizes, n_levels, size_);
+}
+
+float MaxTree::max() const { return level_[levels_ - 1][0]; }
+
+float MaxTree::node_of(std::uint32_t level, std::uint64_t node) const {
+  const std::uint64_t first = node * kMaxFanOut;
+  float best = -1.0f;
+  if (level == 0) {
+    const std::uint64_t last = std::min(slots_, first + kMaxFanOut);
+    for (std::uint64_t i = first; i < last; ++i) {
+      // atomic: a writer may be filling in rows of the same line that are not published yet
+      if ((std::atomic_ref(flags_[i]).load(std::memory_order_relaxed) & kReady) == 0) continue;
+      best = std::max(best, std::atomic_ref(raw_[i]).load(std::memory_order_relaxed));
+    }
+  } else {
+    const std::uint64_t last = std::min(size_[level - 1], first + kMaxFanOut);
+    for (std::uint64_t i = first; i < last; ++i) best = std::max(best, level_[level - 1][i]);
+  }
+  return best;
+}
+
+void MaxTree::changed(std::uint32_t slot, float before) {
+  const bool ready = (std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed) & kReady) != 0;
+  float now = ready ? std::atomic_ref(raw_[slot]).load(std::memory_order_relaxed) : -1.0f;
+  std::uint64_t node = slot;
+  for (std::uint32_t k = 0; k < levels_; ++k) {
+    node /= kMaxFanOut;
+    float& at = level_[k][node];
+    const float was = at;
+    if (now >= was) {
+      at = now;
+    } else if (before >= was) {
+      at = now = node_of(k, node);
+      if (now == was) return;
+    } else {
+      return;
+    }
+    before = was;
+  }
+}
+
+void MaxTree::refresh(std::uint32_t first_slot, std::uint32_t last_slot) {
+  std::uint64_t first = first_slot, last = last_slot;
+  for (std::uint32_t k = 0; k < levels_; ++k) {
+    first /= kMaxFanOut;
+    last /= kMaxFanOut;
+    for (std::uint64_t node = first; node <= last; ++node) level_[k][node] = node_of(k, node);
+  }
+}
+
+bool MaxTree::consistent() const {
+  for (std::uint32_t k = 0; k < levels_; ++k) {
+    for (std::uint64_t i = 0; i < size_[k]; ++i) {
+      if (level_[k][i] != node_of(k, i)) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace conduit

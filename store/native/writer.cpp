@@ -1,0 +1,151 @@
+#include "writer.hpp"
+
+#include <string.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "error.hpp"
+#include "failpoints.hpp"
+
+namespace conduit {
+
+Writer::Writer(std::shared_ptr<TableCore> table, std::uint32_t chains)
+    : table_(std::move(table)), forks_(table_->process().forks()), tails_(chains, kNoKey) {}
+
+Writer::~Writer() {
+  try {
+    close();
+  } catch (const Error&) {
+    // a forked child's copy or a closed store: nothing here is ours to release
+  }
+}
+
+void Writer::check() const {
+  table_->process().check();
+  if (forks_ != table_->process().forks()) {
+    fail(ErrorCode::forked, "this writer of table '%s' belongs to the parent process: call table.writer() again in the child", table_->shared().name);
+  }
+  if (closed_) fail(ErrorCode::closed, "this writer of table '%s' is closed: call table.writer() for a new one", table_->shared().name);
+}
+
+void Writer::release_block(std::uint64_t flags) {
+  if (block_ == kNoRow) return;
+  // release: our last bytes come before the block can be taken for another use
+  table_->block(block_).pub.fetch_or(kSealed | kReleased | flags, std::memory_order_acq_rel);
+  FAILPOINT(append_released);
+  block_ = kNoRow;
+  count_ = 0;
+  Counters& c = table_->shared().counters;
+  c.append_ns.fetch_add(append_ns_, std::memory_order_relaxed);
+  c.append_calls.fetch_add(append_calls_, std::memory_order_relaxed);
+  c.append_wait_ns.fetch_add(wait_ns_, std::memory_order_relaxed);
+  append_ns_ = append_calls_ = wait_ns_ = 0;
+}
+
+void Writer::close() {
+  if (closed_) return;
+  closed_ = true;
+  if (forks_ != table_->process().forks()) return;
+  release_block(kCut);
+  announce(table_->shared().space_waiting, table_->shared().space_signal);
+}
+
+std::uint32_t Writer::append(const Rows& rows) {
+  check();
+  const std::uint64_t began = now_ns();
+  const std::uint32_t capacity = table_->shared().rows_per_block;
+  std::uint32_t done = 0;
+  bool opened = false;
+  while (done < rows.n) {
+    if (block_ != kNoRow && count_ == capacity) {
+      FAILPOINT(append_sealed);
+      release_block(0);
+    }
+    if (block_ == kNoRow) {
+      if (opened) break;
+      block_ = table_->open_block(&holders_, &stalled_);
+      if (block_ == kNoRow) break;
+      stalled_.clear();
+      count_ = 0;
+      opened = true;
+    }
+    const std::uint32_t n = std::min(rows.n - done, capacity - count_);
+    undo_.assign(tails_.begin(), tails_.end() - (rows.chains == nullptr && !tails_.empty() ? static_cast<std::ptrdiff_t>(tails_.size()) - 1 : 0));
+    write_rows(rows, done, n, count_);
+    FAILPOINT(append_before_publish);
+    std::uint64_t expected = count_;
+    // seq_cst: release for the rows, and ordered before the load of the waiting flag in announce()
+    if (table_->block(block_).pub.compare_exchange_strong(expected, count_ + n, std::memory_order_seq_cst)) {
+      FAILPOINT(append_published);
+      count_ += n;
+      done += n;
+    } else {  // sealed by an evictor: these rows go into another block
+      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      opened = false;
+      release_block(0);
+    }
+  }
+  append_ns_ += now_ns() - began;
+  ++append_calls_;
+  if (done > 0) announce(table_->shared().rows_waiting, table_->shared().rows_signal);
+  return done;
+}
+
+void Writer::write_rows(const Rows& rows, std::uint32_t from, std::uint32_t n, std::uint32_t row) {
+  TableCore& t = *table_;
+  std::byte* data = t.block_data(block_);
+  const std::uint32_t n_columns = t.shared().n_columns;
+  for (std::uint32_t c = 0; c < n_columns; ++c) {
+    const Column& column = t.columns()[c];
+    std::byte* to = data + column.block_offset + row * column.row_bytes;
+    if (rows.columns[c] == nullptr) {
+      memset(to, 0, n * column.row_bytes);
+    } else {
+      memcpy(to, rows.columns[c] + from * column.row_bytes, n * column.row_bytes);
+    }
+  }
+  FAILPOINT(append_row_written);
+  const std::uint32_t base = block_ * t.shared().rows_per_block + row;
+  const bool prioritized = t.shared().prioritized != 0, links = t.shared().links != 0;
+  // Index entries are relaxed atomics only because a folder may scan the line they share with published rows.
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const std::uint32_t slot = base + i;
+    const std::uint8_t flags = rows.flags != nullptr ? rows.flags[from + i] : std::uint8_t{0};
+    std::atomic_ref(t.flags_[slot]).store(flags, std::memory_order_relaxed);
+    if (prioritized) {
+      const float p = rows.priorities != nullptr ? rows.priorities[from + i] : std::numeric_limits<float>::quiet_NaN();
+      std::atomic_ref(t.raw_[slot]).store(p, std::memory_order_relaxed);
+    }
+    if (links) {
+      std::atomic_ref(t.next_[slot]).store(kNoRow, std::memory_order_relaxed);
+      advance_chain(rows.chains != nullptr ? static_cast<std::uint32_t>(rows.chains[from + i]) : 0, slot, flags);
+    }
+  }
+}
+
+void Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags) {
+  TableCore& t = *table_;
+  std::uint32_t previous = kNoRow;
+  if (const std::uint64_t tail = tails_[chain]; tail != kNoKey) {
+    const auto at = static_cast<std::uint32_t>(tail & kSlotMask);
+    // A tail whose block has been given away since is gone. If that happens after this check, the block's younger birth
+    // tells the folder (TableCore::linked).
+    if (t.block(at / t.shared().rows_per_block).generation.load(std::memory_order_acquire) == tail >> kSlotBits) previous = at;
+  }
+  std::atomic_ref(t.prev_[slot]).store(previous, std::memory_order_relaxed);
+  tails_[chain] = (flags & kFinal) != 0 ? kNoKey : t.key_of(slot);
+}
+
+void Writer::wait_space(std::uint64_t timeout_ns) {
+  Table& t = table_->shared();
+  const std::uint64_t began = now_ns();
+  const std::uint32_t signal = t.space_signal.load(std::memory_order_seq_cst);
+  t.space_waiting.store(1, std::memory_order_seq_cst);
+  FAILPOINT(wait_space);
+  // Readers do not announce that they leave (it would cost them a fence each): wake by the clock as well.
+  futex_wait(&t.space_signal, signal, std::min<std::uint64_t>(timeout_ns, holders_.pinned > 0 && holders_.read == 0 ? 10'000'000 : 500'000));
+  wait_ns_ += now_ns() - began;
+}
+
+}  // namespace conduit

@@ -1,0 +1,65 @@
+// A writer: one process's way to append rows to one table. It shares nothing with other writers but the index lock that it
+// takes when a block is full.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "table.hpp"
+
+namespace conduit {
+
+// Rows as they come in. Column pointers are to `n` contiguous rows; a null pointer leaves zeros.
+struct Rows {
+  std::uint32_t n = 0;
+  const std::byte* const* columns = nullptr;
+  const std::uint8_t* flags = nullptr;        // kTerminated | kTruncated | kFinal; null = none
+  const float* priorities = nullptr;          // null = the default of each row
+  const std::int32_t* chains = nullptr;       // which of the writer's chains (environments) each row continues; null = 0
+};
+
+class Writer {
+ public:
+  Writer(std::shared_ptr<TableCore> table, std::uint32_t chains);
+  ~Writer();
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  // Appends as many rows as fit in at most one newly opened block; returns how many were published, 0 when no block is
+  // free now: wait_space, then call again with the rest. Rows are published in order.
+  std::uint32_t append(const Rows& rows);
+  // Waits up to `timeout_ns` for space to come free. False on timeout.
+  void wait_space(std::uint64_t timeout_ns);
+  const SpaceHolders& holders() const { return holders_; }
+  void close();
+  bool closed() const { return closed_; }
+  std::size_t chains() const { return tails_.size(); }
+  // Whether the chain has a row that no final observation has closed.
+  bool chain_open(std::uint32_t chain) const { return chain < tails_.size() && tails_[chain] != ~std::uint64_t{0}; }
+  // Whether appending `n` rows will have to take the index lock for another block.
+  bool needs_block(std::uint32_t n) const { return block_ == kNoRow || count_ + n > table_->shared().rows_per_block; }
+  TableCore& table() const { return *table_; }
+  // Throws closed / forked when this handle may not write.
+  void check() const;
+
+ private:
+  void release_block(std::uint64_t flags);
+  void write_rows(const Rows& rows, std::uint32_t from, std::uint32_t n, std::uint32_t row);
+  void advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags);
+
+  std::shared_ptr<TableCore> table_;
+  std::uint32_t forks_;
+  std::uint32_t block_ = kNoRow;
+  std::uint32_t count_ = 0;  // rows published in block_
+  std::vector<std::uint64_t> tails_;  // key of the last row of each chain, or kNoKey
+  std::vector<std::uint64_t> undo_;
+  SpaceHolders holders_;
+  std::vector<std::uint64_t> stalled_;
+  std::uint64_t append_ns_ = 0, append_calls_ = 0, wait_ns_ = 0;
+  bool closed_ = false;
+};
+
+inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
+
+}  // namespace conduit
