@@ -48,7 +48,7 @@ class Batch:
     __slots__ = ("_format", "_made", "_staging")
 
     def __init__(self, staging: native.Staging, layout: BatchFormat) -> None:
-        self._staging = staging
+        self._staging: Any = staging  # has the buffer protocol, which NumPy's types do not know of
         self._format = layout
         self._made: dict[str, Array] = {}
 

@@ -52,8 +52,8 @@ class Extender:
         assert n is not None
         if n > self._table.max_size:
             raise CapacityError(
-                f"{n:,} rows in one call, table {self._table.name!r} holds {self._table.max_size:,}: nothing was appended. "
-                "Raise max_size or append in parts"
+                f"{n:,} rows in one call, table {self._table.name!r} holds {self._table.max_size:,}: nothing was "
+                "appended. Raise max_size or append in parts"
             )
         weights = None if priorities is None else as_priorities(priorities, n)
         if n == 0:
@@ -102,7 +102,10 @@ class Extender:
         """Put a row with the final observation behind each step that ends an episode."""
         schema = self._table.schema
         named = dict(zip(schema.names, arrays, strict=True))
-        flags = named["terminated"].astype(np.uint8) * rows.TERMINATED | named["truncated"].astype(np.uint8) * rows.TRUNCATED
+        flags = (
+            named["terminated"].astype(np.uint8) * rows.TERMINATED
+            | named["truncated"].astype(np.uint8) * rows.TRUNCATED
+        )
         ends = np.flatnonzero(flags)
         if not len(ends):
             return arrays, weights, flags

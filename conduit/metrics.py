@@ -47,7 +47,9 @@ class TableMetrics:
     index_bytes: int  # reserved for the index
 
     @classmethod
-    def from_native(cls, name: str, max_size: int, data_bytes: int, index_bytes: int, info: Mapping[str, Any]) -> TableMetrics:
+    def from_native(
+        cls, name: str, max_size: int, data_bytes: int, index_bytes: int, info: Mapping[str, Any]
+    ) -> TableMetrics:
         """Make the record from the core's counters."""
         renamed = {
             "rows": info["live_steps"],
@@ -59,7 +61,13 @@ class TableMetrics:
             **{f"{stage}_s": info[f"{stage}_ns"] * 1e-9 for stage in _STAGES},
         }
         same = {field.name: info[field.name] for field in fields(cls) if field.name in info}
-        return cls(name=name, max_size=max_size, data_bytes=data_bytes, index_bytes=index_bytes, **{**same, **renamed})
+        return cls(
+            name=name,
+            max_size=max_size,
+            data_bytes=data_bytes,
+            index_bytes=index_bytes,
+            **{**same, **renamed},
+        )
 
 
 _STAGES = ("append", "append_wait", "sample_wait", "draw", "fold", "gather", "update")

@@ -101,8 +101,8 @@ class Reader:
             )
         window = self._spec.window
         return SampleTimeout(
-            f"table {name!r} has no row to draw after {timeout} s: {live} rows are there, and their priorities add up to "
-            f"{total:g}. Rows of priority 0 are never drawn, and {window} needs the steps that follow a row"
+            f"table {name!r} has no row to draw after {timeout} s: {live} rows are there, and their priorities "
+            f"add up to {total:g}. Rows of priority 0 are never drawn, and {window} needs the steps that follow a row"
         )
 
 
@@ -125,7 +125,10 @@ def _outputs(spec: TableSpec) -> tuple[list[tuple[int, int, int]], Schema]:
         for index, column in enumerate(schema.columns):
             if column in schema.obs:
                 add(Column(f"next_{column.name}", column.dtype, column.shape), _SUCCESSOR, index)
-        extra: list[tuple[str, Any, int]] = [("discount", np.float32, _DISCOUNT), ("n_step", np.int32, _STEPS)]
+        extra: list[tuple[str, Any, int]] = [
+            ("discount", np.float32, _DISCOUNT),
+            ("n_step", np.int32, _STEPS),
+        ]
         for name, dtype, source in extra:
             if name not in schema:
                 add(Column(name, np.dtype(dtype)), source, 0)

@@ -17,7 +17,11 @@ __all__ = ["TableSpec"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _SAMPLERS: dict[str, type[Any]] = {"Uniform": samplers.Uniform, "Prioritized": samplers.Prioritized}
-_WINDOWS: dict[str, type[Any]] = {"Row": windows.Row, "Transition": windows.Transition, "NStep": windows.NStep}
+_WINDOWS: dict[str, type[Any]] = {
+    "Row": windows.Row,
+    "Transition": windows.Transition,
+    "NStep": windows.NStep,
+}
 _LIMITERS: dict[str, type[Any]] = {"MinSize": limiters.MinSize}
 
 

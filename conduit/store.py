@@ -15,7 +15,13 @@ from conduit.metrics import StoreMetrics
 from conduit.spec import TableSpec
 from conduit.table import Table
 from conduit_store import memory, segment
-from conduit_store.errors import ConfigError, NameTaken, ReadOnlyStore, StoreClosed, StoreNotFound, UnknownTable
+from conduit_store.errors import (
+    ConfigError,
+    NameTaken,
+    ReadOnlyStore,
+    StoreNotFound,
+    UnknownTable,
+)
 from conduit_store.native import native
 from conduit_store.schema import Schema
 from conduit_transport import names, shm
@@ -50,9 +56,7 @@ class Store:
         _open_stores[name, server is None] = self
 
     @classmethod
-    def create(
-        cls, name: str, host_memory: str | int | None = None, *, max_processes: int = 256
-    ) -> Self:
+    def create(cls, name: str, host_memory: str | int | None = None, *, max_processes: int = 256) -> Self:
         """Create the store `name`.
 
         `host_memory`: what its tables may take together, as "4GiB" or bytes; half of what is available if None.
@@ -109,9 +113,7 @@ class Store:
             CapacityError: every process slot is held by a live process.
         """
         segment.check_platform()
-        arrived = shm.connect(
-            name, native.LAYOUT_VERSION, native.FINGERPRINT, read_only=read_only, timeout=timeout
-        )
+        arrived = shm.connect(name, native.LAYOUT_VERSION, native.FINGERPRINT, read_only=read_only, timeout=timeout)
         server: shm.Server | None = None
         try:
             if arrived.listener is not None:
@@ -134,7 +136,12 @@ class Store:
 
     @classmethod
     def open_or_create(
-        cls, name: str, host_memory: str | int | None = None, *, max_processes: int = 256, timeout: float = 10.0
+        cls,
+        name: str,
+        host_memory: str | int | None = None,
+        *,
+        max_processes: int = 256,
+        timeout: float = 10.0,
     ) -> Self:
         """Attach to the store `name` if it lives, else create it. For reruns and notebooks.
 
@@ -282,7 +289,9 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Any, tuple[str, bool]]:
@@ -306,10 +315,7 @@ def _release(
 ) -> None:
     last = False
     if server is not None and not attachment.closed:
-        try:
-            last = sum(alive for _, _, alive in attachment.processes()) <= 1
-        except StoreClosed:
-            pass
+        last = sum(alive for _, _, alive in attachment.processes()) <= 1
     attachment.close()
     if server is not None:
         server.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,8 @@ from conduit.batch import Batch
 from conduit.blocks import BlockView
 from conduit.extend import Extender
 from conduit.metrics import TableMetrics
-from conduit.sampling import Reader
 from conduit.samplers import Prioritized
+from conduit.sampling import Reader
 from conduit.spec import TableSpec
 from conduit.values import as_keys, as_priorities
 from conduit.writer import VectorWriter, Writer
@@ -101,9 +100,7 @@ class Table:
             return Writer(self, timeout=timeout)
         return VectorWriter(self, num_envs, autoreset=autoreset, timeout=timeout)
 
-    def extend(
-        self, columns: Any, *, priorities: Any = None, timeout: float | None = 10.0
-    ) -> int:
+    def extend(self, columns: Any, *, priorities: Any = None, timeout: float | None = 10.0) -> int:
         """Append whole arrays: a mapping of columns, an Arrow table or record batch, or a TensorDict.
 
         Every column has shape (n, *row_shape). `priorities`: float (n,), finite and not negative.
@@ -231,9 +228,9 @@ class Table:
         """Return one line: rows, bytes, blocks."""
         layout, core = self._layout, self._native
         return (
-            f"table {self.name!r}: {self.max_size:,} rows of {self.schema.row_bytes:,} bytes in {layout.blocks:,} blocks of "
-            f"{layout.rows:,} rows ({layout.block_bytes / 1024:,.0f} KiB): {core.data_bytes / 2**20:,.1f} MiB of rows, "
-            f"{core.control_bytes / 2**20:,.1f} MiB of index"
+            f"table {self.name!r}: {self.max_size:,} rows of {self.schema.row_bytes:,} bytes in "
+            f"{layout.blocks:,} blocks of {layout.rows:,} rows ({layout.block_bytes / 1024:,.0f} KiB): "
+            f"{core.data_bytes / 2**20:,.1f} MiB of rows, {core.control_bytes / 2**20:,.1f} MiB of index"
         )
 
     def _populate_in_background(self, step: int) -> None:
@@ -258,12 +255,11 @@ class Table:
         if self._store.closed:
             return f"<Table {self.name!r} of a closed store>"
         info = self.info()
-        return f"<Table {self.name!r} {info.rows / self.max_size:.0%} of {self.max_size:,} rows, {info.blocks_pinned} blocks pinned>"
+        share = info.rows / self.max_size
+        return f"<Table {self.name!r} {share:.0%} of {self.max_size:,} rows, {info.blocks_pinned} blocks pinned>"
 
 
 def _shared_table(store: str, read_only: bool, name: str) -> Table:
     from conduit.store import _shared
 
     return _shared(store, read_only).table(name)
-
-

@@ -66,7 +66,9 @@ class _Base:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -100,7 +102,8 @@ class Writer(_Base):
             self._append_converted(columns, priority)
         elif result == -2:
             raise EpisodeError(
-                f"the last row appended to table {self._name!r} ended its episode: call end(final_obs) before the next append"
+                f"the last row appended to table {self._name!r} ended its episode: "
+                "call end(final_obs) before the next append"
             )
         else:
             raise rows.timed_out(self._native, self._name, self._timeout, 0, 1)
@@ -112,9 +115,7 @@ class Writer(_Base):
         if self._table.spec.episodic:
             flags = rows.TERMINATED * bool(arrays["terminated"]) | rows.TRUNCATED * bool(arrays["truncated"])
         given = None if priority is None else np.array([priority], np.float32)
-        self._append(
-            1, [rows.buffer(a) for a in arrays.values()], flags=np.array([flags], np.uint8), priorities=given
-        )
+        self._append(1, [rows.buffer(a) for a in arrays.values()], flags=np.array([flags], np.uint8), priorities=given)
         self._native.ended = flags != 0
 
     def end(self, final_obs: Any) -> None:
@@ -157,13 +158,17 @@ class VectorWriter(_Base):
     - "disabled": after an end, `end(final_obs, mask)` must be called before the next append.
     """
 
-    def __init__(self, table: Table, num_envs: int, *, autoreset: str = "next_step", timeout: float | None = 10.0) -> None:
+    def __init__(
+        self, table: Table, num_envs: int, *, autoreset: str = "next_step", timeout: float | None = 10.0
+    ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}: give at least 1")
         if autoreset not in _MODES:
             raise ConfigError(f"autoreset is {autoreset!r}: give one of {', '.join(_MODES)}")
         if not table.spec.episodic:
-            raise ConfigError(f"table {table.name!r} keeps rows, not episodes: use table.extend for whole batches of rows")
+            raise ConfigError(
+                f"table {table.name!r} keeps rows, not episodes: use table.extend for whole batches of rows"
+            )
         super().__init__(table, num_envs, timeout)
         self._n = num_envs
         self._mode = autoreset
@@ -184,7 +189,10 @@ class VectorWriter(_Base):
         flat = self._flat(columns)
         arrays = {c.name: as_rows(c, flat[c.name], self._n) for c in self._schema.columns}
         given = None if priorities is None else as_priorities(priorities, self._n)
-        flags = arrays["terminated"].astype(np.uint8) * rows.TERMINATED | arrays["truncated"].astype(np.uint8) * rows.TRUNCATED
+        flags = (
+            arrays["terminated"].astype(np.uint8) * rows.TERMINATED
+            | arrays["truncated"].astype(np.uint8) * rows.TRUNCATED
+        )
         if self._mode == "next_step":
             if final_obs is not None:
                 raise ConfigError("final_obs belongs to autoreset='same_step'; this writer was made for 'next_step'")
@@ -196,7 +204,8 @@ class VectorWriter(_Base):
         else:
             if self._ended.any():
                 raise EpisodeError(
-                    f"environments {np.flatnonzero(self._ended).tolist()} have ended: call end(final_obs, mask) before the next append"
+                    f"environments {np.flatnonzero(self._ended).tolist()} have ended: "
+                    "call end(final_obs, mask) before the next append"
                 )
             self._write(arrays, flags, given, self._chains)
             self._ended = flags != 0
@@ -272,7 +281,7 @@ def _by_column(final_obs: Any, envs: npt.NDArray[np.intp]) -> Any:
             for name in names:
                 columns[name] = np.empty(n, object)
                 for i in envs:
-                    columns[name][i] = flat[i][name]  # type: ignore[index]
+                    columns[name][i] = flat[i][name]
             return columns
     return final_obs
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import _native as native
+    import conduit_store._native as native  # mypy does not find it by `from . import`
 elif os.environ.get("CONDUIT_NATIVE") == "test":
     from . import _native_test as native
 else:

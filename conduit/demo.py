@@ -1,0 +1,54 @@
+"""`conduit demo`: runs examples/dqn.py, from a checkout or from an installed wheel."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from conduit_store.errors import ConduitError, MissingExtra
+
+__all__ = ["examples_dir", "run"]
+
+NEEDS = ("torch", "gymnasium", "matplotlib", "rich")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Trains with the options `argv` of examples/dqn.py and returns its exit status: 0 solved.
+
+    Main thread only: it takes over SIGINT, and gives it back.
+
+    Raises:
+        MissingExtra: torch, gymnasium, matplotlib or rich is not installed.
+        ConduitError: the store cannot be made, or the examples are not part of this installation.
+    """
+    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtra(f"the demo needs {', '.join(missing)}: pip install 'conduit-edp[demo]'")
+    folder = str(examples_dir())
+    # Until the example handles Ctrl-C by itself, the system does: no traceback out of an import.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        print("conduit demo: importing torch", flush=True)
+        sys.path.insert(0, folder)
+        status: int = importlib.import_module("dqn").main(list(argv))
+    finally:
+        sys.path.remove(folder)
+        signal.signal(signal.SIGINT, before)
+    return status
+
+
+def examples_dir() -> Path:
+    """The folder with dqn.py: beside this file in a wheel, beside the package in a checkout.
+
+    Raises:
+        ConduitError: neither has it.
+    """
+    here = Path(__file__).resolve().parent
+    for folder in (here / "examples", here.parent / "examples"):
+        if (folder / "dqn.py").is_file():
+            return folder
+    raise ConduitError(f"examples/dqn.py is neither in {here} nor beside it: install conduit-edp again")

@@ -1,0 +1,103 @@
+"""What `conduit ls` and `conduit info` show: the stores of this node, and one store's tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from conduit.store import Store
+from conduit_store.errors import AttachTimeout, ConduitError, StoreNotFound
+from conduit_transport import names
+
+__all__ = ["print_store", "print_stores"]
+
+ATTACH_S = 1.0  # patience with a store that does not answer, when all are listed
+
+
+def print_stores() -> None:
+    """Prints a line for each name of this node: its tables, or why it cannot be attached.
+
+    Raises:
+        ConfigError: the runtime directory cannot be used.
+    """
+    rows = [(name, *_glance(name)) for name in names.list_names()]
+    if rows:
+        print_grid(("store", "tables", "rows"), rows)
+    else:
+        print(f"no stores (names would be in {names.runtime_dir()})")
+
+
+def print_store(name: str) -> None:
+    """Prints what `store.metrics()` says: a line for each field, a column for each table.
+
+    Raises:
+        ConduitError: what `Store.attach` raises.
+    """
+    with Store.attach(name, read_only=True) as store:
+        metrics = store.metrics()
+    for field in fields(metrics):
+        if field.name != "tables":
+            print(f"{field.name}: {_text(field.name, getattr(metrics, field.name))}")
+    if not metrics.tables:
+        print("no tables")
+        return
+    tables: list[Any] = list(metrics.tables.values())
+    rows = [
+        (field.name, *(_text(field.name, getattr(table, field.name)) for table in tables))
+        for field in fields(tables[0])
+        if field.name != "name"
+    ]
+    rows.insert(0, ("fill", *(f"{table.rows / table.max_size:.1%}".replace("%", " %") for table in tables)))
+    print_grid((f"store {name}", *metrics.tables), rows)
+
+
+def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table, its first column to the left, the others to the right; by rich if that is installed."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        _print_plain(head, rows)
+        return
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for index, title in enumerate(head):
+        grid.add_column(title, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        grid.add_row(*row)
+    # A pipe gets whole lines, whatever width rich assumes for it.
+    Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 10_000).print(grid)
+
+
+def _print_plain(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for row in (head, *rows):
+        cells = [
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _glance(name: str) -> tuple[str, str]:
+    try:
+        with Store.attach(name, read_only=True, timeout=ATTACH_S) as store:
+            tables = store.metrics().tables
+    except StoreNotFound:
+        return "stale: run `conduit gc`", ""
+    except AttachTimeout:
+        return "does not answer", ""
+    except ConduitError as error:
+        return f"{type(error).__name__}: {error}", ""
+    return ", ".join(tables) or "none", f"{sum(table.rows for table in tables.values()):,}"
+
+
+def _text(field: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if field.endswith("_s"):
+        return f"{value:,.3f} s"
+    if field.endswith(("bytes", "memory")):
+        return f"{value / 2**20:,.1f} MiB"
+    return f"{value:,}"
