@@ -10,13 +10,10 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 
-from conduit_store.errors import ConduitError
+from conduit import ConduitError, __version__
 
 __all__ = ["main"]
-
-DISTRIBUTION = "conduit-edp"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="conduit", description="Experience stores of this node.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="train a DQN on CartPole from actor processes, with a report")
@@ -62,13 +59,6 @@ def _parser() -> argparse.ArgumentParser:
     gc.add_argument("--dry-run", action="store_true", help="only say which")
     gc.set_defaults(command=_gc)
     return parser
-
-
-def _version() -> str:
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 def _positive(text: str) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conduit_store.errors import DtypeMismatch, PriorityError, ShapeMismatch
+from conduit_store.native import native
 
 __all__ = ["as_keys", "as_priorities"]
 
@@ -39,22 +40,24 @@ def as_priorities(priorities: Any, n: int) -> npt.NDArray[np.float32]:
     Raises:
         ShapeMismatch: not n of them. PriorityError: NaN, infinite, negative, or beyond float32.
     """
-    if hasattr(priorities, "detach"):  # a torch tensor that may carry a gradient
+    if type(priorities) is not np.ndarray and hasattr(priorities, "detach"):  # a tensor may carry a gradient
         priorities = priorities.detach().cpu()
     given = np.asarray(priorities)
     if given.dtype.kind not in "fiu":
         raise PriorityError(f"priorities are {given.dtype}: give floats")
     if given.shape != (n,):
         raise ShapeMismatch(f"priorities have shape {given.shape}, {n} rows need shape ({n},)")
-    with np.errstate(over="ignore"):
-        values = np.ascontiguousarray(given, np.float32)
-    if n and not (float(values.min()) >= 0.0 and float(values.max()) < np.inf):
-        bad = int(np.argmin(np.isfinite(values) & (values >= 0)))
+    values = given if given.dtype == np.float32 and given.flags.c_contiguous else _narrowed(given)
+    bad = native.first_bad_priority(values, n)
+    if bad < n:
         raise PriorityError(
             f"priority {given[bad]} at position {bad} of {n}: give finite numbers from 0 to 3.4e38. None was applied"
         )
-    if given.dtype == np.float64:
-        lost = (values == 0) & (given != 0)
-        if lost.any():
-            values = np.where(lost, _SMALLEST, values)
     return values
+
+
+def _narrowed(given: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(given, np.float32)
+    lost = (values == 0) & (given != 0)
+    return np.where(lost, _SMALLEST, values) if lost.any() else values

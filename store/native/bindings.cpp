@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -390,6 +391,16 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.def("format_control", &format_control, "control_fd"_a, "control_bytes"_a, "data_bytes"_a, "max_processes"_a, "max_tables"_a, "name"_a);
   m.def("table_bytes", [](const TableSpec& s) { return std::make_tuple(TableCore::control_bytes(s), s.block_bytes * s.n_blocks); });
   m.def("now_ns", &now_ns);
+  // Position of the first of n float32 that is not finite or is negative; n if there is none.
+  m.def("first_bad_priority", [](nb::object priorities, std::uint64_t n) {
+    const Bytes held(priorities, n * sizeof(float), "priorities");
+    const float* p = held.as<float>();
+    bool good = true;
+    for (std::uint64_t i = 0; i < n; ++i) good &= p[i] >= 0.0f && p[i] <= std::numeric_limits<float>::max();
+    std::uint64_t at = good ? n : 0;
+    while (at < n && p[at] >= 0.0f && p[at] <= std::numeric_limits<float>::max()) ++at;
+    return at;
+  }, "priorities"_a, "n"_a);
   m.def("staging_kept_bytes", [] { return staging_pool().kept(); });
 
   nb::class_<TableSpec>(m, "TableSpec")

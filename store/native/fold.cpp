@@ -4,18 +4,21 @@
 #include <limits>
 
 #include "failpoints.hpp"
+#include "powers.hpp"
 #include "table.hpp"
 
 namespace conduit {
 
+void TableCore::masses(const float* raw, double* out, std::uint32_t n) const {
+  const double eps = t_.eps.load(std::memory_order_relaxed);
+  for (std::uint32_t i = 0; i < n; ++i) out[i] = static_cast<double>(raw[i]) + eps;
+  powers(out, t_.alpha.load(std::memory_order_relaxed), out, n);
+}
+
 double TableCore::mass(float raw) const {
-  if (!t_.prioritized) return 1.0;
-  const double base = static_cast<double>(raw) + t_.eps.load(std::memory_order_relaxed);
-  const double alpha = t_.alpha.load(std::memory_order_relaxed);
-  if (base == 0.0) return 0.0;  // 0^0 would make a row drawable that was given no priority
-  if (alpha == 1.0) return base;
-  if (alpha == 0.5) return std::sqrt(base);
-  return std::pow(base, alpha);
+  double result;
+  masses(&raw, &result, 1);
+  return result;
 }
 
 double TableCore::leaf_of(std::uint32_t slot) const {

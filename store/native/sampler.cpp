@@ -9,6 +9,7 @@
 #include "error.hpp"
 #include "failpoints.hpp"
 #include "philox.hpp"
+#include "powers.hpp"
 
 namespace conduit {
 namespace {
@@ -19,13 +20,13 @@ constexpr std::uint32_t kAhead = 12;               // rows prefetched ahead of t
 
 // Importance weights, normalised by the batch's largest: w_i = (min p / p_i)^beta.
 // T. Schaul et al., "Prioritized experience replay", ICLR 2016.
-void importance_weights(const double* probabilities, std::uint32_t n, double beta, float* weights) {
+// `scratch` has room for n.
+void importance_weights(const double* probabilities, std::uint32_t n, double beta, double* scratch, float* weights) {
   double least = probabilities[0];
   for (std::uint32_t i = 1; i < n; ++i) least = std::min(least, probabilities[i]);
-  for (std::uint32_t i = 0; i < n; ++i) {
-    const double ratio = least / probabilities[i];
-    weights[i] = static_cast<float>(beta == 0.0 ? 1.0 : beta == 1.0 ? ratio : std::pow(ratio, beta));
-  }
+  for (std::uint32_t i = 0; i < n; ++i) scratch[i] = least / probabilities[i];
+  powers(scratch, beta, scratch, n);
+  for (std::uint32_t i = 0; i < n; ++i) weights[i] = static_cast<float>(scratch[i]);
 }
 
 struct Cursor {
@@ -112,7 +113,7 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
     }
     const std::uint64_t drawn = now_ns();
     shared.counters.draw_ns.fetch_add(drawn - began, std::memory_order_relaxed);
-    if (n > 0) importance_weights(probabilities, n, beta, weights);
+    if (n > 0) importance_weights(probabilities, n, beta, draws_.data(), weights);
     FAILPOINT(gather_begin);
     resolve(n, slots_.data());
     const bool whole = gather(*epoch, n, out);
@@ -150,8 +151,8 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, s
 }
 
 const std::byte* Sampler::address(std::uint32_t slot, const Column& column) const {
-  const std::uint32_t rows = table_->shared().rows_per_block;
-  return table_->block_data(slot / rows) + column.block_offset + slot % rows * column.row_bytes;
+  const std::uint32_t block = table_->block_of(slot);
+  return table_->block_data(block) + column.block_offset + (slot - block * table_->shared().rows_per_block) * column.row_bytes;
 }
 
 // Walks each drawn row's window: m steps, up to the episode's end or the plan's n. A ready row has what it needs, and the
@@ -203,10 +204,14 @@ void Sampler::resolve(std::uint32_t n, const std::uint32_t* slots) {
 bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, std::byte* out) {
   const TableCore& t = *table_;
   const std::uint32_t per_block = t.shared().rows_per_block;
+  const auto locate = [&](std::uint32_t slot) -> Cursor {
+    const std::uint32_t block = t.block_of(slot);
+    return {t.block_data(block), slot - block * per_block};
+  };
   std::vector<Cursor> rows(std::size_t{n} * 2);
   for (std::uint32_t i = 0; i < n; ++i) {
-    rows[i] = {t.block_data(windows_[i].slot / per_block), windows_[i].slot % per_block};
-    rows[n + i] = {t.block_data(windows_[i].successor / per_block), windows_[i].successor % per_block};
+    rows[i] = locate(windows_[i].slot);
+    rows[n + i] = locate(windows_[i].successor);
   }
   for (const Output& output : plan_.outputs) {  // small columns miss the cache once a row: ask for all of them at once
     if (output.source > Source::successor || output.row_bytes > 32) continue;

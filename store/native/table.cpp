@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -154,6 +155,8 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   active_ = s.control_at<std::uint32_t>(t_.active_offset);
   order_ = s.control_at<std::uint32_t>(t_.order_offset);
   data_ = s.data() + t_.data_offset;
+  shift_ = kSlotBits + static_cast<unsigned>(std::bit_width(t_.rows_per_block - 1u));
+  reciprocal_ = ((std::uint64_t{1} << shift_) + t_.rows_per_block - 1) / t_.rows_per_block;
   double* levels[kTreeLevels];
   for (std::uint32_t k = 0; k < t_.levels; ++k) levels[k] = s.control_at<double>(t_.level_offset[k]);
   sum_ = SumTree(levels, t_.level_size, t_.levels);
@@ -179,6 +182,7 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
   UpdateCount count{0, 0};
   std::vector<LineRange> lines(std::min<std::uint64_t>(n, kJournalEntries));
   std::vector<std::uint32_t> slots(lines.size());
+  mass_.resize(lines.size());
   {
     IndexLock lock(*this);
     FAILPOINT(update_locked);
@@ -193,6 +197,7 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
       }
       count.applied += used;
       count.stale += end - start - used;
+      masses(priorities + start, mass_.data(), static_cast<std::uint32_t>(end - start));
       journal(lines.data(), used);
       double* leaves = sum_.leaves();
       for (std::uint64_t i = start; i < end; ++i) {
@@ -202,7 +207,7 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
         std::atomic_ref(raw_[slot]).store(priorities[i], std::memory_order_relaxed);
         FAILPOINT(tree_raw_written);
         if (!ready(slot)) continue;  // its leaf waits for its successor
-        leaves[slot] = mass(priorities[i]);
+        leaves[slot] = mass_[i - start];
         max_.changed(slot, before);
       }
       FAILPOINT(tree_leaves_written);

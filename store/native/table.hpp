@@ -68,7 +68,7 @@ class TableCore {
   double total() const { return sum_.total(); }
   const SumTree& sum() const { return sum_; }
   std::uint64_t key_of(std::uint32_t slot) const {
-    return make_key(blocks_[slot / t_.rows_per_block].generation.load(std::memory_order_relaxed), slot);
+    return make_key(blocks_[block_of(slot)].generation.load(std::memory_order_relaxed), slot);
   }
   bool live(std::uint64_t key, std::uint32_t* slot) const;
 
@@ -91,7 +91,12 @@ class TableCore {
   Block& block(std::uint32_t b) const { return blocks_[b]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t next(std::uint32_t slot) const { return std::atomic_ref(next_[slot]).load(std::memory_order_relaxed); }
+  // Masses (leaves) of priorities as given: (raw + eps)^alpha, 0 where that base is 0.
+  void masses(const float* raw, double* out, std::uint32_t n) const;
   double mass(float raw) const;
+  std::uint32_t block_of(std::uint32_t slot) const {  // slot / rows_per_block, without the division
+    return static_cast<std::uint32_t>(slot * reciprocal_ >> shift_);
+  }
 
   std::uint8_t* flags_;
   float* raw_;
@@ -130,10 +135,14 @@ class TableCore {
   std::uint32_t* active_;
   std::uint32_t* order_;
   std::byte* data_;
+  // reciprocal = ceil(2^shift / rows_per_block) with shift = 28 + ceil(log2(rows_per_block)): exact for 28-bit slots
+  std::uint64_t reciprocal_;
+  unsigned shift_;
   SumTree sum_;
   MaxTree max_;
   std::vector<std::uint32_t> ready_;     // scratch: slots that became ready in this fold
   std::vector<LineRange> ranges_;        // scratch
+  std::vector<double> mass_;             // scratch: masses of an update
   std::vector<std::uint64_t> pubs_;      // scratch: publication words as read by this fold
 };
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "clones.hpp"
+#include "descend.hpp"
 #include "failpoints.hpp"
 
 namespace conduit {
@@ -12,39 +13,11 @@ namespace {
 
 constexpr std::uint64_t ceil_div(std::uint64_t n, std::uint64_t d) { return (n + d - 1) / d; }
 
-inline double line_sum(const double* line) {
-  double sum = line[0];
-  for (unsigned i = 1; i < kFanOut; ++i) sum += line[i];
-  return sum;
-}
+// The order in which a line is halved by `descend`.
+inline double line_sum(const double* x) { return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7])); }
 
 CONDUIT_CLONES void sum_lines(const double* below, double* above, std::uint64_t first, std::uint64_t last) {
   for (std::uint64_t line = first; line <= last; ++line) above[line] = line_sum(below + line * kFanOut);
-}
-
-constexpr std::uint32_t kGroup = 16;  // draws that descend together: their cache misses overlap
-
-// One level for a group of draws: which child, and the mass left inside it.
-CONDUIT_CLONES void descend(const double* level, double* mass, std::uint32_t* node, std::uint32_t n) {
-  for (std::uint32_t i = 0; i < n; ++i) {
-    const double* line = level + std::uint64_t{node[i]} * kFanOut;
-    double before = 0.0, sum = 0.0;
-    std::uint32_t child = 0;
-    for (unsigned c = 0; c < kFanOut; ++c) {
-      sum += line[c];
-      const bool past = sum <= mass[i];
-      child += past;
-      before = past ? sum : before;
-    }
-    if (child == kFanOut) [[unlikely]] {  // at or past this node's end (rounding): its last non-zero child
-      child = kFanOut - 1;
-      while (child > 0 && line[child] == 0.0) --child;
-      mass[i] = line[child];
-    } else {
-      mass[i] -= before;
-    }
-    node[i] = node[i] * kFanOut + child;
-  }
 }
 
 }  // namespace
@@ -89,18 +62,19 @@ void SumTree::refresh_all() const {
 }
 
 void SumTree::find(const double* masses, std::uint32_t n, std::uint32_t* leaves) const {
-  double mass[kGroup];
-  for (std::uint32_t start = 0; start < n; start += kGroup) {
-    const std::uint32_t group = std::min(kGroup, n - start);
-    std::copy_n(masses + start, group, mass);
-    std::uint32_t* node = leaves + start;
-    std::fill_n(node, group, 0u);
+  double mass[kDescendGroup];
+  std::int64_t node[kDescendGroup];
+  for (std::uint32_t start = 0; start < n; start += kDescendGroup) {
+    const std::uint32_t count = std::min(kDescendGroup, n - start);
+    std::copy_n(masses + start, count, mass);
+    std::fill(mass + count, mass + kDescendGroup, 0.0);  // spare lanes of a vector
+    std::fill_n(node, kDescendGroup, 0);
     for (std::uint32_t k = levels_; k-- > 0;) {
-      descend(level_[k], mass, node, group);
-      if (k > 0) {
-        for (std::uint32_t i = 0; i < group; ++i) __builtin_prefetch(level_[k - 1] + std::uint64_t{node[i]} * kFanOut);
-      }
+      descend(level_[k], mass, node, count);
+      if (k == 0) break;
+      for (std::uint32_t i = 0; i < count; ++i) __builtin_prefetch(level_[k - 1] + node[i] * std::int64_t{kFanOut});
     }
+    for (std::uint32_t i = 0; i < count; ++i) leaves[start + i] = static_cast<std::uint32_t>(node[i]);
   }
 }
 

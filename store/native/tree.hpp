@@ -1,8 +1,8 @@
 // Sum tree and maximum tree over the slots of one table, in place in the control segment.
 //
 // The sum tree has fan-out 8: the children of one node are one cache line, and leaves stay in slot order whatever the
-// capacity (no power-of-two padding: 9.1 bytes a leaf). A node is always the left-to-right sum of its eight children,
-// never a running total, so the tree is a function of its leaves and recovery is recomputation.
+// capacity (no power-of-two padding: 9.1 bytes a leaf). A node is always the sum of its eight children, in one fixed
+// order, never a running total, so the tree is a function of its leaves and recovery is recomputation.
 // All of it is read and written only under the table's index lock.
 #pragma once
 
