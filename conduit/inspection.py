@@ -99,5 +99,5 @@ def _text(field: str, value: object) -> str:
     if field.endswith("_s"):
         return f"{value:,.3f} s"
     if field.endswith(("bytes", "memory")):
-        return f"{value / 2**20:,.1f} MiB"
+        return f"{value / 2**20:,.1f} MiB" if value >= 2**20 else f"{value / 2**10:,.1f} KiB"
     return f"{value:,}"

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -150,13 +149,7 @@ class PyTable {
     if (index >= attachment.process->segments().header().tables.load(std::memory_order_acquire)) fail(ErrorCode::config, "no table %u", index);
     core = std::make_shared<TableCore>(attachment.process, index);
   }
-  // The scratch of a TableCore belongs to one thread at a time: calls from several threads of this process take turns.
-  TableCore& locked(std::unique_lock<std::mutex>& lock) {
-    lock = std::unique_lock(mutex);
-    return *core;
-  }
   std::shared_ptr<TableCore> core;
-  std::mutex mutex;
 };
 
 nb::dict info_dict(const TableInfo& i) {
@@ -174,12 +167,9 @@ nb::dict info_dict(const TableInfo& i) {
 class PyWriter {
  public:
   PyWriter(const PyTable& table, std::uint32_t chains, std::vector<RowColumn> columns, int terminated, int truncated)
-      // its own TableCore: scratch is then private to this writer
-      : writer(std::make_shared<TableCore>(share(table), table.core->index()), chains), reader(std::move(columns), terminated, truncated) {
+      : writer(table.core, chains), reader(std::move(columns), terminated, truncated) {
     if (!table.core->process().segments().writable()) fail(ErrorCode::read_only, "this attach is read-only: attach with read_only=False to write");
   }
-  static std::shared_ptr<Process> share(const PyTable& table) { return table.core->process_handle(); }
-
   std::uint32_t push(const Rows& rows, std::optional<double> timeout) {
     if (busy) fail(ErrorCode::config, "writer of table '%s' is in use by another thread: give each thread its own writer", writer.table().shared().name);
     struct Busy {
@@ -274,7 +264,7 @@ class PyWriter {
 class PySampler {
  public:
   PySampler(const PyTable& table, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward)
-      : sampler(std::make_shared<TableCore>(PyWriter::share(table), table.core->index()), make_plan(*table.core, outputs, steps, gamma, double_reward)) {}
+      : sampler(table.core, make_plan(*table.core, outputs, steps, gamma, double_reward)) {}
 
   static Plan make_plan(const TableCore& core, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward) {
     Plan plan;
@@ -446,33 +436,30 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_prop_ro("eps", [](PyTable& t) { return t.core->shared().eps.load(); })
       .def_prop_ro("min_size", [](PyTable& t) { return t.core->shared().min_size.load(); })
       .def("next_stream", [](PyTable& t) { return static_cast<std::uint32_t>(t.core->shared().streams.fetch_add(1)); })
-      .def("steps", [](PyTable& t) { std::unique_lock<std::mutex> l; return t.locked(l).steps(); }, release())
-      .def("clear", [](PyTable& t) { std::unique_lock<std::mutex> l; t.locked(l).clear(); }, release())
-      .def("verify", [](PyTable& t) { std::unique_lock<std::mutex> l; return t.locked(l).verify(); }, release())
-      .def("live_blocks", [](PyTable& t) { std::unique_lock<std::mutex> l; return t.locked(l).live_blocks(); }, release())
-      .def("configure", [](PyTable& t, double alpha, double beta, double eps, std::uint64_t min_size) { std::unique_lock<std::mutex> l; t.locked(l).configure(alpha, beta, eps, min_size); },
+      .def("steps", [](PyTable& t) { return t.core->steps(); }, release())
+      .def("clear", [](PyTable& t) { t.core->clear(); }, release())
+      .def("verify", [](PyTable& t) { return t.core->verify(); }, release())
+      .def("live_blocks", [](PyTable& t) { return t.core->live_blocks(); }, release())
+      .def("configure", [](PyTable& t, double alpha, double beta, double eps, std::uint64_t min_size) { t.core->configure(alpha, beta, eps, min_size); },
            "alpha"_a, "beta"_a, "eps"_a, "min_size"_a, release())
       .def("info", [](PyTable& t) {
         TableInfo info;
         {
           nb::gil_scoped_release free;
-          std::unique_lock<std::mutex> l;
-          info = t.locked(l).info();
+          info = t.core->info();
         }
         return info_dict(info);
       })
       .def("update", [](PyTable& t, nb::object keys, nb::object priorities, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys"), p(priorities, n * sizeof(float), "priorities");
         nb::gil_scoped_release free;
-        std::unique_lock<std::mutex> l;
-        const UpdateCount count = t.locked(l).update(k.as<std::uint64_t>(), p.as<float>(), n);
+        const UpdateCount count = t.core->update(k.as<std::uint64_t>(), p.as<float>(), n);
         return std::make_tuple(count.applied, count.stale);
       }, "keys"_a, "priorities"_a, "n"_a)
       .def("priorities", [](PyTable& t, nb::object keys, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
         nb::gil_scoped_release free;
-        std::unique_lock<std::mutex> l;
-        return t.locked(l).priorities(k.as<std::uint64_t>(), n);
+        return t.core->priorities(k.as<std::uint64_t>(), n);
       }, "keys"_a, "n"_a)
       // (pin, first live row, end of live rows, generation, address of the block's bytes)
       .def("pin_block", [](PyTable& t, std::uint32_t block) {
@@ -480,8 +467,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         std::uint64_t generation;
         {
           nb::gil_scoped_release free;
-          std::unique_lock<std::mutex> l;
-          entry = t.locked(l).pin_block(block, &first, &last, &generation);
+          entry = t.core->pin_block(block, &first, &last, &generation);
         }
         return std::make_tuple(std::make_shared<Pin>(t.core->process_handle(), entry), first, last, generation, reinterpret_cast<std::uint64_t>(t.core->block_data(block)));
       }, "block"_a);

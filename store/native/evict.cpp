@@ -99,7 +99,7 @@ void TableCore::seal_dead() {
     block.pub.fetch_or(kSealed | kReleased | kCut, std::memory_order_acq_rel);
     FAILPOINT(open_sealed_dead);
     // A block that was force-sealed earlier may already have left the active list without its chains being finished.
-    if (std::find(active_, active_ + t_.active_count, b) == active_ + t_.active_count && t_.links != 0) finish_chains(b);
+    if (std::find(active_, active_ + t_.active_count, b) == active_ + t_.active_count && t_.links != 0) finish_chains_of(block.writer);
   }
 }
 
@@ -192,8 +192,9 @@ std::uint32_t TableCore::find_free() {
   return kNoRow;
 }
 
-void TableCore::give(std::uint32_t b) {
+void TableCore::give(std::uint32_t b, std::uint64_t writer) {
   Block& block = blocks_[b];
+  block.writer = writer;
   block.owner = process_->slot();
   block.owner_claim = process_->claim();
   block.folded.store(0, std::memory_order_relaxed);
@@ -212,7 +213,7 @@ void TableCore::give(std::uint32_t b) {
   t_.counters.blocks_opened.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::uint32_t TableCore::open_block(SpaceHolders* holders, std::vector<std::uint64_t>* stalled) {
+std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders, std::vector<std::uint64_t>* stalled) {
   IndexLock lock(*this);
   FAILPOINT(open_locked);
   fold();
@@ -229,7 +230,7 @@ std::uint32_t TableCore::open_block(SpaceHolders* holders, std::vector<std::uint
     evict_block(order_[t_.order_head % t_.n_blocks]);
     if (reclaim(holders, stalled)) b = find_free();
   }
-  if (b != kNoRow) give(b);
+  if (b != kNoRow) give(b, writer);
   return b;
 }
 

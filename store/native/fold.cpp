@@ -44,24 +44,25 @@ void TableCore::fold() {
   bool folded_any = false;
   // `active_` is in order of birth. Counts are read from the youngest block to the oldest, rows folded from the oldest to
   // the youngest: so a row is never folded before its predecessor, which its writer published earlier.
-  pubs_.resize(t_.active_count);
+  static thread_local std::vector<std::uint64_t> pubs;
+  pubs.resize(t_.active_count);
   // acquire: pairs with the writer's publication; everything it wrote about these rows is visible
-  for (std::uint32_t i = t_.active_count; i-- > 0;) pubs_[i] = blocks_[active_[i]].pub.load(std::memory_order_acquire);
+  for (std::uint32_t i = t_.active_count; i-- > 0;) pubs[i] = blocks_[active_[i]].pub.load(std::memory_order_acquire);
   std::uint32_t kept = 0;
   const std::uint32_t n = t_.active_count;
   for (std::uint32_t i = 0; i < n; ++i) {
     const std::uint32_t b = active_[i];
     Block& block = blocks_[b];
-    const auto count = static_cast<std::uint32_t>(pubs_[i] & kCountMask);
+    const auto count = static_cast<std::uint32_t>(pubs[i] & kCountMask);
     if (const std::uint32_t folded = block.folded.load(std::memory_order_relaxed); folded < count) {
       FAILPOINT(fold_begin);
       fold_rows(b, folded, count);
       folded_any = true;
     }
-    if ((pubs_[i] & kSealed) == 0) {
+    if ((pubs[i] & kSealed) == 0) {
       active_[kept++] = b;
-    } else if ((pubs_[i] & kCut) != 0 && t_.links != 0) {
-      finish_chains(b);
+    } else if ((pubs[i] & kCut) != 0 && t_.links != 0) {
+      finish_chains_of(block.writer);
     }
   }
   t_.active_count = kept;
@@ -75,13 +76,13 @@ void TableCore::fold() {
 void TableCore::fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to) {
   Block& block = blocks_[b];
   const std::uint32_t base = b * t_.rows_per_block;
-  ready_.clear();
-  if (t_.links == 0) {
-    for (std::uint32_t row = from; row < to; ++row) ready_.push_back(base + row);
-  } else {
-    for (std::uint32_t row = from; row < to; ++row) fold_links(b, row);
+  static thread_local std::vector<std::uint32_t> slots;
+  slots.clear();
+  for (std::uint32_t row = from; row < to; ++row) {
+    if (t_.links == 0) slots.push_back(base + row);
+    else fold_links(b, row, slots);
   }
-  make_ready();
+  make_ready(slots);
   FAILPOINT(fold_block_leaves);
   const std::uint32_t steps = count_steps(b, from, to);
   block.steps_folded += steps;
@@ -91,7 +92,7 @@ void TableCore::fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to)
   t_.counters.steps_folded.fetch_add(steps, std::memory_order_relaxed);
 }
 
-void TableCore::fold_links(std::uint32_t b, std::uint32_t row) {
+void TableCore::fold_links(std::uint32_t b, std::uint32_t row, std::vector<std::uint32_t>& ready_slots) {
   const std::uint64_t birth = blocks_[b].birth;
   const std::uint32_t slot = b * t_.rows_per_block + row;
   const auto before = [&](std::uint32_t s) {
@@ -105,17 +106,31 @@ void TableCore::fold_links(std::uint32_t b, std::uint32_t row) {
   const bool final_row = (flag(slot) & kFinal) != 0;
   for (std::uint32_t back = 1; p != kNoRow; ++back, p = before(p)) {
     // An episode's end completes the windows of its last n steps; an ordinary step completes just the n-th before it.
-    if ((final_row || back == t_.steps_after) && !ready(p)) ready_.push_back(p);
+    if ((final_row || back == t_.steps_after) && !ready(p)) ready_slots.push_back(p);
     if (back == t_.steps_after) break;
   }
 }
 
-// The writer of this block has gone or closed: the last rows of its open episodes will never have successors. Rows that
-// have at least one keep a shorter window; the very last row of each chain has no next observation and stays out.
+// A writer has gone or closed: the last rows of its open episodes will never have successors. They may lie in any of its
+// blocks, since environments need not step together.
+void TableCore::finish_chains_of(std::uint64_t writer) {
+  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
+    if (blocks_[b].state.load(std::memory_order_relaxed) == kOpen && blocks_[b].writer == writer) finish_chains(b);
+  }
+}
+
+void TableCore::finish_writer(std::uint64_t writer) {
+  IndexLock lock(*this);
+  fold();
+  finish_chains_of(writer);
+}
+
+// Rows that have at least one successor keep a shorter window; the very last row of each chain has no next observation
+// and stays out.
 void TableCore::finish_chains(std::uint32_t b) {
   const Block& block = blocks_[b];
   const std::uint32_t base = b * t_.rows_per_block;
-  ready_.clear();
+  std::vector<std::uint32_t> slots;
   for (std::uint32_t row = block.folded.load(std::memory_order_relaxed); row-- > block.evicted.load(std::memory_order_relaxed);) {
     const std::uint32_t tail = base + row;
     if (next(tail) != kNoRow || (flag(tail) & kFinal) != 0) continue;
@@ -123,34 +138,35 @@ void TableCore::finish_chains(std::uint32_t b) {
     for (std::uint32_t back = 1; back < t_.steps_after; ++back) {
       p = std::atomic_ref(prev_[p]).load(std::memory_order_relaxed);
       if (!linked(p, block.birth)) break;
-      if (!ready(p)) ready_.push_back(p);
+      if (!ready(p)) slots.push_back(p);
     }
   }
-  make_ready();
+  make_ready(slots);
 }
 
-// Gives every slot of `ready_` its leaf. Journal first: a folder killed in here is undone or redone by recomputation.
-void TableCore::make_ready() {
-  for (std::size_t start = 0; start < ready_.size();) {
-    ranges_.clear();
+// Gives every slot its leaf. Journal first: a folder killed in here is undone or redone by recomputation.
+void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
+  static thread_local std::vector<LineRange> ranges;
+  for (std::size_t start = 0; start < slots.size();) {
+    ranges.clear();
     std::size_t end = start;
-    for (; end < ready_.size(); ++end) {
-      const std::uint32_t line = ready_[end] / kFanOut;
-      if (!ranges_.empty() && (ranges_.back().last == line || ranges_.back().last + 1 == line)) {
-        ranges_.back().last = line;
-      } else if (ranges_.size() == kJournalEntries) {
+    for (; end < slots.size(); ++end) {
+      const std::uint32_t line = slots[end] / kFanOut;
+      if (!ranges.empty() && (ranges.back().last == line || ranges.back().last + 1 == line)) {
+        ranges.back().last = line;
+      } else if (ranges.size() == kJournalEntries) {
         break;
       } else {
-        ranges_.push_back({line, line});
+        ranges.push_back({line, line});
       }
     }
-    journal(ranges_.data(), static_cast<std::uint32_t>(ranges_.size()));
+    journal(ranges.data(), static_cast<std::uint32_t>(ranges.size()));
     double* leaves = sum_.leaves();
     float largest = t_.prioritized ? max_.max() : 0.0f;
     float memo_raw = -1.0f;  // runs of equal priorities (the default, mostly) cost one pow
     double memo_mass = t_.prioritized ? 0.0 : 1.0;
     for (std::size_t i = start; i < end; ++i) {
-      const std::uint32_t slot = ready_[i];
+      const std::uint32_t slot = slots[i];
       std::atomic_ref flags(flags_[slot]);
       if (t_.prioritized) {
         float value = raw(slot);
@@ -171,9 +187,9 @@ void TableCore::make_ready() {
     }
     FAILPOINT(tree_leaves_written);
     if (t_.prioritized) {
-      for (const LineRange& r : ranges_) max_.refresh(r.first * kFanOut, std::min(r.last * kFanOut + kFanOut - 1, t_.n_blocks * t_.rows_per_block - 1));
+      for (const LineRange& r : ranges) max_.refresh(r.first * kFanOut, std::min(r.last * kFanOut + kFanOut - 1, t_.n_blocks * t_.rows_per_block - 1));
     }
-    sum_.refresh(ranges_.data(), static_cast<std::uint32_t>(ranges_.size()));
+    sum_.refresh(ranges.data(), static_cast<std::uint32_t>(ranges.size()));
     journal_done();
     start = end;
   }

@@ -101,6 +101,7 @@ struct alignas(64) Block {
   std::atomic<std::uint64_t> generation;  // 36 bits, bumped at FREE -> OPEN
   std::uint64_t birth;             // order of opening within the table = eviction order
   std::uint64_t retired_epoch;
+  std::uint64_t writer;            // number of the writer within the table
 };
 static_assert(sizeof(Block) == 64);
 
@@ -178,6 +179,7 @@ struct alignas(64) Table {
   alignas(64) std::atomic<std::uint32_t> rows_waiting, rows_signal;    // samplers, for rows
   alignas(64) std::atomic<std::uint32_t> space_waiting, space_signal;  // writers, for a free block
   std::atomic<std::uint64_t> streams;                                  // random streams handed out
+  std::atomic<std::uint64_t> writers;                                  // writers numbered so far
   Counters counters;
 };
 

@@ -177,7 +177,9 @@ void Process::check() {
   if (closed_.load(std::memory_order_relaxed)) {
     fail(ErrorCode::closed, "store '%.63s' is closed in this process: attach again", segments_->header().name);
   }
-  if (forked_.load(std::memory_order_relaxed)) claim_slot();
+  if (!forked_.load(std::memory_order_relaxed)) return;
+  std::lock_guard guard(registry_mutex);
+  if (forked_.load()) claim_slot();
 }
 
 bool Process::lock_byte(std::uint32_t slot) {

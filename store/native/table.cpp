@@ -182,7 +182,7 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
   UpdateCount count{0, 0};
   std::vector<LineRange> lines(std::min<std::uint64_t>(n, kJournalEntries));
   std::vector<std::uint32_t> slots(lines.size());
-  mass_.resize(lines.size());
+  std::vector<double> leaf(lines.size());
   {
     IndexLock lock(*this);
     FAILPOINT(update_locked);
@@ -197,7 +197,7 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
       }
       count.applied += used;
       count.stale += end - start - used;
-      masses(priorities + start, mass_.data(), static_cast<std::uint32_t>(end - start));
+      masses(priorities + start, leaf.data(), static_cast<std::uint32_t>(end - start));
       journal(lines.data(), used);
       double* leaves = sum_.leaves();
       for (std::uint64_t i = start; i < end; ++i) {
@@ -207,7 +207,7 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
         std::atomic_ref(raw_[slot]).store(priorities[i], std::memory_order_relaxed);
         FAILPOINT(tree_raw_written);
         if (!ready(slot)) continue;  // its leaf waits for its successor
-        leaves[slot] = mass_[i - start];
+        leaves[slot] = leaf[i - start];
         max_.changed(slot, before);
       }
       FAILPOINT(tree_leaves_written);
@@ -248,12 +248,17 @@ std::uint64_t TableCore::steps() {
 
 TableInfo TableCore::info() {
   process_->check();
-  IndexLock lock(*this);
-  seal_dead();
-  fold();
   const Counters& c = t_.counters;
   TableInfo info{};
-  info.live_steps = t_.live_steps;
+  {
+    IndexLock lock(*this);
+    seal_dead();
+    fold();
+    info.live_steps = t_.live_steps;
+    info.total = sum_.total();
+    info.max_priority = t_.prioritized != 0 ? max_.max() : 1.0f;
+  }
+  // The rest is read without the lock: numbers for people, each right at some moment of the call.
   info.steps_folded = c.steps_folded.load();
   info.steps_evicted = c.steps_evicted.load();
   info.evicted_early = c.evicted_early.load();
@@ -281,8 +286,6 @@ TableInfo TableCore::info() {
     info.blocks_pinned += pinned(b, &pid);
     info.open_writers += state == kOpen && (blocks_[b].pub.load() & kSealed) == 0;
   }
-  info.total = sum_.total();
-  info.max_priority = t_.prioritized != 0 ? max_.max() : 1.0f;
   for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += ready(slot);
   return info;
 }

@@ -46,6 +46,7 @@ struct SpaceHolders {
   std::uint32_t process = 0;                        // pid of one holder
 };
 
+// Safe in any thread: it holds nothing that changes.
 class TableCore {
  public:
   // Takes the store's directory lock; reserves with fallocate what the table needs in both segments (both offsets and
@@ -73,8 +74,10 @@ class TableCore {
   bool live(std::uint64_t key, std::uint32_t* slot) const;
 
   // --- take the lock themselves ---
-  // A free block given to this process, or kNoRow when none can be had now (then `holders` says why).
-  std::uint32_t open_block(SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
+  // A free block given to a writer of this process, or kNoRow when none can be had now (then `holders` says why).
+  std::uint32_t open_block(std::uint64_t writer, SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
+  // The writer has gone, and holds no block: its open episodes end where they are.
+  void finish_writer(std::uint64_t writer);
   // Priorities must be finite and not negative (checked by the caller, whole batch). The last of equal keys wins.
   UpdateCount update(const std::uint64_t* keys, const float* priorities, std::uint64_t n);
   void clear();
@@ -109,9 +112,10 @@ class TableCore {
   float raw(std::uint32_t slot) const { return std::atomic_ref(raw_[slot]).load(std::memory_order_relaxed); }
   double leaf_of(std::uint32_t slot) const;
   void fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to);
-  void fold_links(std::uint32_t b, std::uint32_t row);
+  void fold_links(std::uint32_t b, std::uint32_t row, std::vector<std::uint32_t>& ready);
   void finish_chains(std::uint32_t b);
-  void make_ready();
+  void finish_chains_of(std::uint64_t writer);
+  void make_ready(const std::vector<std::uint32_t>& slots);
   void journal(const LineRange* ranges, std::uint32_t n);
   void journal_done();
   void drop_rows(std::uint32_t b, std::uint32_t to);
@@ -122,7 +126,7 @@ class TableCore {
   void seal_dead();
   bool reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
   std::uint32_t find_free();
-  void give(std::uint32_t b);
+  void give(std::uint32_t b, std::uint64_t writer);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
   void recompute_leaves();
@@ -140,10 +144,6 @@ class TableCore {
   unsigned shift_;
   SumTree sum_;
   MaxTree max_;
-  std::vector<std::uint32_t> ready_;     // scratch: slots that became ready in this fold
-  std::vector<LineRange> ranges_;        // scratch
-  std::vector<double> mass_;             // scratch: masses of an update
-  std::vector<std::uint64_t> pubs_;      // scratch: publication words as read by this fold
 };
 
 // Holds the index lock; repairs the index first when the last holder died inside it.

@@ -11,7 +11,8 @@
 namespace conduit {
 
 Writer::Writer(std::shared_ptr<TableCore> table, std::uint32_t chains)
-    : table_(std::move(table)), forks_(table_->process().forks()), tails_(chains, kNoKey) {}
+    : table_(std::move(table)), forks_(table_->process().forks()),
+      number_(table_->shared().writers.fetch_add(1, std::memory_order_relaxed) + 1), tails_(chains, kNoKey) {}
 
 Writer::~Writer() {
   try {
@@ -47,7 +48,11 @@ void Writer::close() {
   if (closed_) return;
   closed_ = true;
   if (forks_ != table_->process().forks()) return;
-  release_block(kCut);
+  const bool held = block_ != kNoRow;
+  release_block(kCut);  // the next folder finishes the chains
+  if (!held && table_->shared().links != 0 && std::any_of(tails_.begin(), tails_.end(), [](std::uint64_t k) { return k != kNoKey; })) {
+    table_->finish_writer(number_);
+  }
   announce(table_->shared().space_waiting, table_->shared().space_signal);
 }
 
@@ -64,7 +69,7 @@ std::uint32_t Writer::append(const Rows& rows) {
     }
     if (block_ == kNoRow) {
       if (opened) break;
-      block_ = table_->open_block(&holders_, &stalled_);
+      block_ = table_->open_block(number_, &holders_, &stalled_);
       if (block_ == kNoRow) break;
       stalled_.clear();
       count_ = 0;

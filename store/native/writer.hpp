@@ -50,6 +50,7 @@ class Writer {
 
   std::shared_ptr<TableCore> table_;
   std::uint32_t forks_;
+  std::uint64_t number_;
   std::uint32_t block_ = kNoRow;
   std::uint32_t count_ = 0;  // rows published in block_
   std::vector<std::uint64_t> tails_;  // key of the last row of each chain, or kNoKey

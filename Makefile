@@ -1,0 +1,54 @@
+# Every target that needs the environment makes it first: there is nothing to install by hand.
+# PYTHON=python3.12  the interpreter that .venv is made with      ARGS="..."  passed on to what a target runs
+
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test crash sanitize stress model bench bench-peers lint wheel clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup:  ## .venv, pinned packages, native core (the other targets call it)
+	@$(PYTHON) tools/setup.py
+
+run: setup  ## train a DQN on CartPole from two actor processes, with a report
+	@$(BIN)/conduit demo $(ARGS)
+
+test: setup  ## all tests but the long campaigns, under five minutes
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+crash: setup  ## the crash campaign: kill and stop processes at every failpoint, thousands of times
+	@$(PYTEST) tests/crash --timeout=0 $(ARGS)
+
+stress: setup  ## many processes, for long
+	@$(PYTEST) tests/stress --timeout=0 $(ARGS)
+
+model: setup  ## explore the models of the protocols exhaustively
+	@$(PYTEST) tests/model --timeout=0 $(ARGS)
+
+sanitize: setup  ## the native core under ThreadSanitizer, AddressSanitizer and UBSan
+	@$(BIN)/python tools/sanitize.py $(ARGS)
+
+bench: setup  ## measure, with ceilings in the same run; JSON lines
+	@$(BIN)/python -m bench run $(ARGS)
+
+bench-peers: setup  ## the same cases beside other libraries, which get environments of their own
+	@$(BIN)/python -m bench peers --setup
+	@$(BIN)/python -m bench compare $(ARGS)
+
+lint: setup  ## ruff, mypy --strict, pyright, import-linter
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports
+
+wheel: setup  ## dist/conduit_edp-*.whl
+	@$(BIN)/pip wheel -q --no-build-isolation --no-deps -w dist .
+	@ls dist/*.whl
+
+clean:  ## remove everything that make has made
+	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

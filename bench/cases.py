@@ -1,0 +1,119 @@
+"""Every case by name, who takes part in it, and how the full and the quick run choose among them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from typing import Any
+
+from bench.workloads import WORKLOADS, Workload
+
+BATCH = 256  # of the updates and of the learner beside writers
+INSERT = 32  # rows a writer process inserts at a time
+DRIVERS = ("conduit", "numpy-ring", "cpprb", "torchrl", "tianshou")
+CEILING = "ceiling"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One operation on one kind of row. `batch` in rows; `writers` in processes."""
+
+    op: str  # append | append-priorities | sample | update | sample-update | cross | memory | import
+    workload: str
+    prioritized: bool = True
+    batch: int = 0
+    writers: int = 0
+
+    @property
+    def name(self) -> str:
+        if self.op == "import":
+            return "import"
+        if self.op == "memory":
+            return f"memory/{self.workload}"
+        if self.op == "cross":
+            return f"cross/{self.workload}/{self.writers}-writer{'s' if self.writers > 1 else ''}"
+        if self.op in ("update", "sample-update", "append-priorities"):
+            return f"{self.op}/{self.workload}/{self.batch}"
+        return f"{self.op}/{self.workload}/{'prioritized' if self.prioritized else 'uniform'}/{self.batch}"
+
+    @property
+    def rows(self) -> Workload:
+        return WORKLOADS[self.workload]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def all_cases() -> list[Case]:
+    """In the order of the report."""
+    cases: list[Case] = []
+    for workload in WORKLOADS:
+        for prioritized in (True, False):
+            cases += [Case("append", workload, prioritized, n) for n in (1, 32, 512)]
+        cases.append(Case("append-priorities", workload, True, 512))
+        for prioritized in (True, False):
+            cases += [Case("sample", workload, prioritized, n) for n in (32, 256, 1024)]
+        cases += [Case("update", workload, True, BATCH), Case("sample-update", workload, True, BATCH)]
+        cases += [Case("cross", workload, True, BATCH, writers) for writers in (1, 4)]
+        cases.append(Case("memory", workload))
+    return [*cases, Case("import", "W1")]
+
+
+QUICK = (
+    "sample/W1/prioritized/256",
+    "append/W1/prioritized/1",
+    "append/W1/prioritized/512",
+    "append-priorities/W1/512",
+    "sample-update/W1/256",
+    "cross/W1/1-writer",
+    "memory/W1",
+    "import",
+)
+
+
+def choose(quick: bool, patterns: list[str]) -> list[Case]:
+    """Cases of the full or the quick run; shell patterns choose among all names.
+
+    Raises:
+        ValueError: a pattern fits no case; lists them all.
+    """
+    cases = all_cases()
+    if patterns:
+        for pattern in patterns:
+            if not any(fnmatch(c.name, pattern) for c in cases):
+                raise ValueError(f"no case fits {pattern!r}; there are {', '.join(c.name for c in cases)}")
+        return [c for c in cases if any(fnmatch(c.name, p) for p in patterns)]
+    return [c for c in cases if not quick or c.name in QUICK]
+
+
+def takes_part(driver: str, case: Case) -> bool:
+    """Whether the library can do what the case asks for."""
+    if case.op == "memory":
+        return driver == "conduit"
+    if case.op == "import":
+        return driver in ("conduit", "cpprb")
+    if case.op == "cross":
+        return driver in ("conduit", "cpprb", "torchrl")
+    if case.op == "append-priorities":
+        return driver in ("conduit", "numpy-ring", "cpprb")
+    if driver == "tianshou":  # its unit of appending is a vector step, and it keeps whole capacities resident
+        return case.workload != "W3" and not case.op.startswith("append")
+    return True
+
+
+def needs_ceiling(case: Case) -> bool:
+    """Whether the ceiling is a measurement of its own (memory and import carry theirs)."""
+    return case.op not in ("memory", "import")
+
+
+def memory_bytes(driver: str, case: Case) -> int:
+    """About what the driver makes resident."""
+    rows = case.rows
+    if case.op == "import":
+        return 1 << 28
+    capacity, filled = {
+        "cross": (rows.shared, rows.shared),
+        "memory": (rows.held, rows.held),
+    }.get(case.op, (rows.ring, rows.ring) if case.op.startswith("append") else (rows.capacity, rows.filled))
+    resident = capacity if driver in ("conduit", "cpprb", "tianshou") else filled
+    return int(resident * (rows.row_bytes * 1.1 + 64)) + (1 << 29)

@@ -1,0 +1,65 @@
+"""Where a process can be struck: which roles pass each failpoint, and what it takes to get there."""
+
+from __future__ import annotations
+
+__all__ = ["LOCK_FREE", "PREPARED", "ROLES_AT", "WRITING", "strikes"]
+
+WRITING = ("extend", "append", "episodes", "fragments", "vector")
+_READING = ("sampler", "updater")
+_ANY = (*WRITING, *_READING, "reader", "cleaner")
+
+# Failpoint -> roles that pass it while they do nothing but their ordinary work beside the survivors. The dry run
+# in test_points.py holds this against what really happens.
+ROLES_AT: dict[str, tuple[str, ...]] = {
+    "attach_claimed": ("attacher",),
+    "attach_cleaned": ("attacher",),
+    "detach_begin": ("attacher",),
+    "create_reserved": ("creator",),
+    "create_formatted": ("creator",),
+    "create_published": ("creator",),
+    **dict.fromkeys(("append_row_written", "append_before_publish", "append_published"), (*WRITING, "cleaner")),
+    **dict.fromkeys(("append_sealed", "append_released"), (*WRITING, "cleaner")),
+    **dict.fromkeys(("open_locked", "open_before_state", "open_after_state", "open_ordered"), (*WRITING, "cleaner")),
+    "open_sealed_dead": ("updater",),
+    **dict.fromkeys(("fold_begin", "fold_row_ready", "fold_block_leaves", "fold_block_counted", "fold_end"), _ANY),
+    "fold_row_linked": ("episodes", "fragments", "vector", *_READING, "reader"),
+    **dict.fromkeys(("evict_begin", "evict_leaves", "evict_counted", "evict_end"), (*WRITING, *_READING, "reader")),
+    **dict.fromkeys(("retire_before", "retire_after"), _ANY),
+    **dict.fromkeys(("reclaim_before", "reclaim_after"), (*WRITING, "cleaner")),
+    **dict.fromkeys(("expel_before", "expel_after"), WRITING),
+    **dict.fromkeys(("journal_written", "tree_leaves_written", "tree_level_written", "tree_done"), _ANY),
+    "tree_raw_written": (*WRITING, *_READING, "cleaner"),
+    **dict.fromkeys(("update_locked", "update_done"), ("updater",)),
+    **dict.fromkeys(("reader_entered", "draw_locked", "draw_done"), _READING),
+    **dict.fromkeys(("gather_begin", "gather_column", "gather_end", "reader_left"), _READING),
+    **dict.fromkeys(("pin_locked", "pin_written", "pin_released"), ("reader",)),
+    **dict.fromkeys(("clear_begin", "clear_end"), ("cleaner",)),
+    **dict.fromkeys(("recover_begin", "recover_end"), ("extend", "episodes", "sampler", "updater", "reader")),
+    "wait_rows": ("sampler",),
+    **dict.fromkeys(("wait_space",), WRITING),
+}
+
+# Points that lie outside the locks: while a process is stopped there nobody else waits for it.
+LOCK_FREE = frozenset(
+    (
+        *("attach_claimed", "attach_cleaned", "detach_begin"),
+        *("append_row_written", "append_before_publish", "append_published", "append_sealed", "append_released"),
+        *("reader_entered", "gather_begin", "gather_column", "gather_end", "reader_left"),
+        *("pin_released", "wait_rows", "wait_space"),
+    )
+)
+
+# Points that are only passed after something else went wrong: what must happen first (rounds.py does it).
+PREPARED = {
+    "recover_begin": "dead holder",
+    "recover_end": "dead holder",
+    "expel_before": "stopped reader",
+    "expel_after": "stopped reader",
+    "open_sealed_dead": "dead writer",
+    "wait_space": "pinned blocks",
+}
+
+
+def strikes() -> list[tuple[str, str]]:
+    """Return every (role, failpoint) that can be struck."""
+    return [(role, point) for point, roles in ROLES_AT.items() for role in roles]

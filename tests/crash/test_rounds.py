@@ -1,0 +1,58 @@
+"""Each failpoint once by kill and once by stop, and a sample of random rounds; `campaign` plays thousands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.crash.campaign import plan_of
+from tests.crash.points import PREPARED, ROLES_AT
+from tests.crash.rounds import Strike, play
+from tests.crash.stage import Stage
+
+pytestmark = pytest.mark.crash
+
+_SAMPLE = 40
+_SEED = 20_240
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Stage]]:
+    """One stage for all rounds; a failed one is replaced."""
+    current: list[Stage] = []
+
+    def fresh() -> Stage:
+        for stage in current:
+            stage.close()
+        current[:] = [Stage(tmp_path_factory.mktemp("stage"), _SEED)]
+        return current[0]
+
+    fresh()
+    yield lambda: current[0] if current[0].sound else fresh()
+    for stage in current:
+        stage.close()
+
+
+@pytest.mark.parametrize("action", ["kill", "stop"])
+@pytest.mark.parametrize("point", ROLES_AT)
+def test_each_failpoint(stages: Callable[[], Stage], point: str, action: str) -> None:
+    roles = ROLES_AT[point]
+    role = roles[(list(ROLES_AT).index(point) + (action == "stop")) % len(roles)]
+    outcome = play(stages(), (Strike(role, point, action),))
+    assert len(outcome.struck) == 1, f"{role} did not pass {point}"
+
+
+@pytest.mark.parametrize(("role", "point"), [(role, point) for point in PREPARED for role in ROLES_AT[point]])
+def test_each_prepared_failpoint_by_every_role(stages: Callable[[], Stage], role: str, point: str) -> None:
+    outcome = play(stages(), (Strike(role, point, "kill"),))
+    assert len(outcome.struck) == 1
+
+
+@pytest.mark.parametrize("index", range(_SAMPLE))
+def test_random_rounds(stages: Callable[[], Stage], index: int) -> None:
+    play(stages(), plan_of(_SEED, index))
+
+
+def test_every_block_comes_back(stages: Callable[[], Stage]) -> None:
+    stages().all_blocks_come_back()

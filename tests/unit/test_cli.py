@@ -1,0 +1,161 @@
+"""The `conduit` command: what each subcommand prints, and how errors become one line and status 2."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import conduit
+from conduit import cli, demo, inspection
+from conduit_transport import names
+
+
+@pytest.fixture(autouse=True)
+def runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Names of this test alone."""
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("CONDUIT_RUNTIME_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def stale() -> str:
+    """A name whose holder is gone: its socket was bound, and closed without being removed."""
+    path = names.socket_path("stale")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+    return "stale"
+
+
+@pytest.fixture
+def store() -> Iterator[conduit.Store]:
+    """A live store: one plain table of 10 rows, 4 of them filled."""
+    with conduit.Store.create("live", host_memory="16MiB") as store:
+        table = store.create_table("numbers", conduit.Schema.from_example({"x": np.zeros(3)}), max_size=10)
+        table.extend({"x": np.ones((4, 3))})
+        yield store
+
+
+def one_line(text: str) -> str:
+    assert text.endswith("\n")
+    assert text.count("\n") == 1, f"more than one line: {text!r}"
+    return text.rstrip("\n")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"conduit {conduit.__version__}\n"
+
+
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["info"], ["demo", "--steps=0"], ["demo", "--actors=-1"]])
+def test_arguments_that_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(argv)
+    assert end.value.code == 2
+    assert "usage: conduit" in capsys.readouterr().err
+
+
+class TestGc:
+    def test_nothing_to_remove(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["gc"]) == 0
+        assert capsys.readouterr().out == "nothing to remove\n"
+
+    def test_dry_run_leaves_the_name(self, stale: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["gc", "--dry-run"]) == 0
+        assert capsys.readouterr().out == "stale: stale\n"
+        assert names.list_names() == [stale]
+
+    @pytest.mark.usefixtures("stale")
+    def test_removes_stale_names_only(self, store: conduit.Store, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["gc"]) == 0
+        assert capsys.readouterr().out == "removed: stale\n"
+        assert names.list_names() == [store.name]
+
+
+class TestLs:
+    def test_says_where_names_would_be(self, runtime_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["ls"]) == 0
+        assert str(runtime_dir) in capsys.readouterr().out
+
+    @pytest.mark.usefixtures("store", "stale")
+    def test_live_and_stale(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["ls"]) == 0
+        head, live, stale = capsys.readouterr().out.splitlines()
+        assert head.split() == ["store", "tables", "rows"]
+        assert live.split() == ["live", "numbers", "4"]
+        assert stale.split(maxsplit=1)[1].strip() == "stale: run `conduit gc`"
+
+
+class TestInfo:
+    @pytest.mark.usefixtures("store")
+    def test_fill_and_metrics(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["info", "live"]) == 0
+        printed = capsys.readouterr().out
+        lines = dict(re.findall(r"^(.*?) {2,}(.*?) *$", printed, re.MULTILINE))
+        assert lines["store live"] == "numbers"
+        assert lines["fill"] == "40.0 %"
+        assert lines["rows"] == "4"
+        assert lines["max_size"] == "10"
+        assert lines["appended"] == "4"
+        assert lines["append_s"].endswith(" s")
+
+    def test_unknown_store(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["info", "nobody"]) == 2
+        message = one_line(capsys.readouterr().err)
+        assert message.startswith("conduit: ")
+        assert "nobody" in message
+
+
+class TestErrors:
+    @pytest.mark.parametrize("argv", [["gc"], ["ls"], ["info", "live"]])
+    def test_a_conduit_error_is_one_line(
+        self, argv: list[str], runtime_dir: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runtime_dir.chmod(0o755)
+        assert cli.main(argv) == 2
+        assert "0700" in one_line(capsys.readouterr().err)
+
+    def test_interrupt(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupted() -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(inspection, "print_stores", interrupted)
+        assert cli.main(["ls"]) == 130
+
+
+class TestDemo:
+    def test_missing_extra(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        find = importlib.util.find_spec
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "rich" else find(name))
+        assert cli.main(["demo"]) == 2
+        message = one_line(capsys.readouterr().err)
+        assert "rich" in message
+        assert "pip install 'conduit-edp[demo]'" in message
+
+    def test_passes_on_what_was_given(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        given: list[list[str]] = []
+        monkeypatch.setattr(demo, "run", lambda argv: given.append(argv) or 1)
+        assert cli.main(["demo", "--steps=5", "--out", "a b"]) == 1
+        assert cli.main(["demo"]) == 1
+        assert given == [["--steps=5", "--out=a b"], []]
+
+    def test_examples_are_found(self) -> None:
+        assert (demo.examples_dir() / "dqn_actor.py").is_file()
+
+
+def test_plain_grid_where_rich_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    inspection.print_grid(("store", "rows"), [("a", "1"), ("long-name", "12,345")])
+    assert capsys.readouterr().out == "store        rows\na               1\nlong-name  12,345\n"
