@@ -22,7 +22,7 @@ test: setup  ## all tests but the long campaigns, under five minutes
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 crash: setup  ## the crash campaign: kill and stop processes at every failpoint, thousands of times
-	@$(PYTEST) tests/crash --timeout=0 $(ARGS)
+	@$(BIN)/python -m tests.crash.campaign $(ARGS)
 
 stress: setup  ## many processes, for long
 	@$(PYTEST) tests/stress --timeout=0 $(ARGS)

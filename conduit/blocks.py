@@ -22,7 +22,7 @@ _SLOT_BITS = 28
 class BlockView:
     """The live rows of one block at the moment of the call, pinned. Read-only.
 
-    For episodes a block also holds the final observations, as rows with zeros in the other columns.
+    For episodes a block also holds the final observations, as rows whose other columns mean nothing.
     """
 
     __slots__ = ("_address", "_layout", "_pin", "_schema", "generation", "index", "start", "stop")

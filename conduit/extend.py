@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from conduit import rows
-from conduit.values import as_priorities
+from conduit.samplers import Prioritized
+from conduit.values import as_priorities, seconds
 from conduit_store.errors import CapacityError, EpisodeError, SchemaError
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
@@ -40,6 +41,9 @@ class Extender:
 
     def extend(self, columns: Any, priorities: Any, timeout: float | None) -> int:
         schema = self._table.schema
+        if priorities is not None and not isinstance(self._table.spec.sampler, Prioritized):
+            raise rows.not_prioritized(self._table.name)
+        timeout = seconds(timeout)
         given = self._columns(columns)
         following = {name: given.pop(name) for name in self._next if name in given}
         rows.check_names(given, schema)
@@ -86,9 +90,14 @@ class Extender:
         if type(columns) is dict and not self._nested:
             return dict(columns) if self._next else columns
         if hasattr(columns, "to_batches") or hasattr(columns, "to_struct_array"):  # an Arrow table or record batch
-            from conduit_store.arrow import record_batch_columns
+            from conduit_store.arrow import record_batch_columns, to_numpy
 
-            return dict(record_batch_columns(columns, self._table.schema))
+            following = [name for name in columns.schema.names if name in self._next]
+            stored = columns.select([name for name in columns.schema.names if name not in self._next])
+            return {
+                **record_batch_columns(stored, self._table.schema),
+                **{name: to_numpy(name, columns.column(name)) for name in following},
+            }
         if hasattr(columns, "items"):
             mapping = columns if isinstance(columns, Mapping) else {str(k): v for k, v in columns.items()}
             return Schema.flatten(mapping) if self._nested else dict(mapping)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from conduit_store.errors import ConfigError
+from conduit.values import whole_number
 
 __all__ = ["MinSize"]
 
@@ -20,5 +20,4 @@ class MinSize:
     rows: int = 1
 
     def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise ConfigError(f"MinSize({self.rows}): give at least 1 row")
+        object.__setattr__(self, "rows", whole_number("MinSize.rows", self.rows, 1, 1 << 28))

@@ -9,11 +9,22 @@ import numpy as np
 import numpy.typing as npt
 
 from conduit.spec import TableSpec
-from conduit_store.errors import AppendTimeout, MissingColumn, UnknownColumn
+from conduit_store.errors import AppendTimeout, ConfigError, MissingColumn, UnknownColumn
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
 
-__all__ = ["FINAL", "TERMINATED", "TRUNCATED", "append", "buffer", "check_names", "native_writer"]
+__all__ = [
+    "FINAL",
+    "TERMINATED",
+    "TRUNCATED",
+    "append",
+    "buffer",
+    "check_names",
+    "native_writer",
+    "not_prioritized",
+    "timed_out",
+    "zeros",
+]
 
 TERMINATED, TRUNCATED, FINAL = 1, 2, 4  # row flags of the core (layout.hpp)
 
@@ -57,13 +68,14 @@ def append(
     priorities: Array | None = None,
     chains: Array | None = None,
     timeout: float | None,
+    whole: bool = False,
 ) -> None:
-    """Append `n` rows, waiting for space.
+    """Append `n` rows, waiting for space; with `whole` all or none (up to two blocks of them).
 
     Raises:
         AppendTimeout: with what holds the memory and how many of the rows are in.
     """
-    done = writer.append_rows(n, columns, flags, priorities, chains, timeout)
+    done = writer.append_rows(n, columns, flags, priorities, chains, timeout, whole)
     if done < n:
         raise timed_out(writer, name, timeout, done, n)
 
@@ -84,6 +96,13 @@ def timed_out(writer: native.Writer, name: str, timeout: float | None, done: int
         f"no free block in table {name!r} within {timeout} s: blocks {held or 'all open'}"
         f"{f' (pid {pid})' if held else ''}. {done} of {n} rows are in. "
         "Release views sooner, or raise max_size or max_writers"
+    )
+
+
+def not_prioritized(name: str) -> ConfigError:
+    """Return the error of giving priorities to a table that is sampled uniformly."""
+    return ConfigError(
+        f"table {name!r} is sampled uniformly and keeps no priorities: create it with sampler=samplers.Prioritized()"
     )
 
 

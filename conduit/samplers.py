@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from conduit_store.errors import ConfigError
+from conduit.values import real_number
 
 __all__ = ["Prioritized", "Sampler", "Uniform"]
 
@@ -33,13 +32,8 @@ class Prioritized:
     eps: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value, low, high in (
-            ("alpha", self.alpha, 0.0, 4.0),
-            ("beta", self.beta, 0.0, 1.0),
-            ("eps", self.eps, 0.0, 1e30),
-        ):
-            if not (math.isfinite(value) and low <= value <= high):
-                raise ConfigError(f"{name} is {value}: give a number from {low:g} to {high:g}")
+        for name, high in (("alpha", 4.0), ("beta", 1.0), ("eps", 1e30)):
+            object.__setattr__(self, name, real_number(name, getattr(self, name), 0.0, high))
 
 
 Sampler = Uniform | Prioritized

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from conduit.batch import Batch, BatchFormat
 from conduit.spec import TableSpec
+from conduit.values import seconds, whole_number
 from conduit_store.errors import SampleTimeout, StaleKey
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
@@ -20,6 +21,7 @@ __all__ = ["Reader"]
 # Where an output column comes from; the numbers are the core's (sampler.hpp, Source).
 _ROW, _SUCCESSOR, _N_STEP_SUM, _TERMINATED, _TRUNCATED, _DISCOUNT, _STEPS = range(7)
 _MAX_FORMATS = 64
+_MAX_ROWS = (1 << 31) - 1
 
 
 class Reader:
@@ -37,11 +39,13 @@ class Reader:
         self._stream: int | None = None
         self._forks = attachment.forks
         self._batches: dict[int, int] = {}
+        self._closed = False
 
     def sample(self, n: int, timeout: float | None, stream: int | None) -> Batch:
         n = operator.index(n)
-        if n < 1:
-            raise ValueError(f"sample({n}): give at least 1 row")
+        if not 1 <= n <= _MAX_ROWS:
+            raise ValueError(f"sample({n}): give a number of rows from 1 to {_MAX_ROWS:,}")
+        timeout = seconds(timeout)
         sampler = self._take()
         try:
             with self._lock:
@@ -52,18 +56,31 @@ class Reader:
                         self._stream = self._native.next_stream()
                     chosen = self._stream
                 else:
-                    chosen = (1 << 31) | stream  # apart from the streams that are handed out
+                    # apart from the streams that are handed out
+                    chosen = 1 << 31 | whole_number("stream", stream, 0, (1 << 31) - 1)
                 batch = self._batches.get(chosen, 0)
                 self._batches[chosen] = batch + 1
-            staging, live, needed, total = sampler.sample(n, chosen, batch, timeout)
+            staging: native.Staging | None = None
+            try:
+                staging, live, needed, total = sampler.sample(n, chosen, batch, timeout)
+            finally:
+                if staging is None:  # nothing was delivered: the next call draws this batch
+                    with self._lock:
+                        if self._batches.get(chosen) == batch + 1:
+                            self._batches[chosen] = batch
             if staging is None:
-                with self._lock:
-                    if self._batches.get(chosen) == batch + 1:
-                        self._batches[chosen] = batch
                 raise self._timeout(timeout, live, needed, total)
             return Batch(staging, self._format(n, sampler))
         finally:
             self._idle.append(sampler)
+            if self._closed:
+                self.close()
+
+    def close(self) -> None:
+        """Let go of the store; calls that are waiting raise StoreClosed."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
 
     def read(self, keys: npt.NDArray[np.uint64]) -> Batch:
         sampler = self._take()

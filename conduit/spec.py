@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from conduit import limiters, samplers, windows
+from conduit.values import real_number, whole_number
 from conduit_store import layout
 from conduit_store.errors import ConfigError, LayoutMismatch
 from conduit_store.native import native
@@ -22,6 +23,9 @@ _WINDOWS: dict[str, type[Any]] = {
     "Transition": windows.Transition,
     "NStep": windows.NStep,
 }
+# Arguments of Writer.append, and what a batch carries beside its columns.
+_RESERVED = frozenset({"priority", "priorities", "final_obs", "keys", "probabilities", "weights"})
+_WINDOW_COLUMNS = frozenset({"discount", "n_step"})
 _LIMITERS: dict[str, type[Any]] = {"MinSize": limiters.MinSize}
 
 
@@ -57,8 +61,13 @@ class TableSpec:
         ):
             if not isinstance(value, kinds):
                 raise ConfigError(f"{field} is {value!r}: give an instance of {_alternatives(kinds)}")
-        if not 0 <= self.seed < 2**64:
-            raise ConfigError(f"seed is {self.seed}: give a number from 0 to 2**64 - 1")
+        for number, low, high in (("max_size", 1, 1 << 28), ("max_writers", 1, 65_536), ("seed", 0, 2**64 - 1)):
+            object.__setattr__(self, number, whole_number(number, getattr(self, number), low, high))
+        length = real_number("mean_episode_length", self.mean_episode_length, 1.0, 1e12)
+        object.__setattr__(self, "mean_episode_length", length)
+        taken = [n for n in self.schema.names if n in _RESERVED or (self.episodic and n in _WINDOW_COLUMNS)]
+        if taken:
+            raise ConfigError(f"column {', '.join(taken)} has a name that writers or batches use themselves: rename it")
         if self.limiter.rows > self.max_size:
             raise ConfigError(
                 f"MinSize({self.limiter.rows}) can never let anybody sample: "

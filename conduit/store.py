@@ -14,9 +14,9 @@ from conduit import limiters, samplers, windows
 from conduit.metrics import StoreMetrics
 from conduit.spec import TableSpec
 from conduit.table import Table
+from conduit.values import whole_number
 from conduit_store import memory, segment
 from conduit_store.errors import (
-    ConfigError,
     NameTaken,
     ReadOnlyStore,
     StoreNotFound,
@@ -24,7 +24,7 @@ from conduit_store.errors import (
 )
 from conduit_store.native import native
 from conduit_store.schema import Schema
-from conduit_transport import names, shm
+from conduit_transport import shm
 
 __all__ = ["Store"]
 
@@ -48,6 +48,7 @@ class Store:
         self._control_fd = control_fd
         self._data_fd = data_fd
         self._host_memory = host_memory
+        self._read_only = server is None
         self._native = native.Attachment(control_fd, data_fd, server is not None)
         self._tables: dict[str, Table] = {}
         self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -71,8 +72,7 @@ class Store:
         """
         segment.check_platform()
         asked = memory.available_bytes().bytes // 2 if host_memory is None else memory.parse_bytes(host_memory)
-        if not 1 <= max_processes <= 65_536:
-            raise ConfigError(f"max_processes is {max_processes}: give a number from 1 to 65,536")
+        max_processes = whole_number("max_processes", max_processes, 1, 65_536)
         asked = max(asked, 1 << 20)
         memory.check_fits(asked, f"host_memory of store {name!r}")
         fixed = native.fixed_control_bytes(max_processes, _MAX_TABLES)
@@ -166,7 +166,7 @@ class Store:
     @property
     def read_only(self) -> bool:
         """Whether this attach may not write."""
-        return not self._native.writable
+        return self._read_only
 
     @property
     def closed(self) -> bool:
@@ -277,6 +277,8 @@ class Store:
         Zero-copy views stay valid and keep their memory; everything else made from this store raises
         StoreClosed from now on, also in calls that are waiting. Other processes go on.
         """
+        if not self._native.closed:
+            self._native.shutdown()  # first of all: calls that wait, maybe with a lock, must come back
         with self._lock:
             for writer in list(self._writers):
                 writer.close()
@@ -323,8 +325,3 @@ def _release(
             shm.unlink(name)
     os.close(control_fd)
     os.close(data_fd)
-
-
-def list_stores() -> list[str]:
-    """Return the names of this node's stores, also of those that a killed process left behind."""
-    return names.list_names()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from conduit import rows
 from conduit.batch import Batch
 from conduit.blocks import BlockView
 from conduit.extend import Extender
@@ -16,9 +18,9 @@ from conduit.metrics import TableMetrics
 from conduit.samplers import Prioritized
 from conduit.sampling import Reader
 from conduit.spec import TableSpec
-from conduit.values import as_keys, as_priorities
+from conduit.values import as_keys, as_priorities, whole_number
 from conduit.writer import VectorWriter, Writer
-from conduit_store.errors import ConduitError, ConfigError
+from conduit_store.errors import ConduitError, ConfigError, ReadOnlyStore, StaleKey
 from conduit_store.native import native
 from conduit_store.schema import Schema
 
@@ -83,6 +85,12 @@ class Table:
         """
         return self._native.steps()
 
+    @overload
+    def writer(
+        self, num_envs: None = None, *, autoreset: str = "next_step", timeout: float | None = 10.0
+    ) -> Writer: ...
+    @overload
+    def writer(self, num_envs: int, *, autoreset: str = "next_step", timeout: float | None = 10.0) -> VectorWriter: ...
     def writer(
         self, num_envs: int | None = None, *, autoreset: str = "next_step", timeout: float | None = 10.0
     ) -> Writer | VectorWriter:
@@ -133,7 +141,9 @@ class Table:
         return self._reader.sample(n, timeout, stream)
 
     def rows(self, keys: Any) -> Batch:
-        """Copy out the windows of given rows, in the order of `keys` (uint64). Weights are meaningless in it.
+        """Copy out the windows of given rows, in the order of `keys` (uint64).
+
+        Nothing is drawn: the batch's probabilities are NaN and its weights 1.
 
         Raises:
             StaleKey: a row is gone or not complete yet; names the first.
@@ -151,10 +161,7 @@ class Table:
             ShapeMismatch: keys and priorities differ in length.
         """
         if not isinstance(self._spec.sampler, Prioritized):
-            raise ConfigError(
-                f"table {self.name!r} is sampled uniformly and keeps no priorities: create it with "
-                "sampler=samplers.Prioritized()"
-            )
+            raise rows.not_prioritized(self.name)
         key_array = as_keys(keys)
         values = as_priorities(priorities, len(key_array))
         applied, stale = self._native.update(key_array, values, len(key_array))
@@ -186,18 +193,22 @@ class Table:
             core.beta if beta is None else beta,
             core.eps if eps is None else eps,
         )
-        rows = core.min_size if min_size is None else min_size
-        if not 1 <= rows <= self.max_size:
-            raise ConfigError(f"min_size is {rows}: give a number from 1 to max_size, {self.max_size}")
-        core.configure(chosen.alpha, chosen.beta, chosen.eps, rows)
+        self._check_writable()
+        least = core.min_size if min_size is None else whole_number("min_size", min_size, 1, self.max_size)
+        core.configure(chosen.alpha, chosen.beta, chosen.eps, least)
 
     def clear(self) -> None:
         """Drop every row. Keys of dropped rows stay stale for ever; open episodes begin anew."""
+        self._check_writable()
         self._native.clear()
 
     def blocks(self) -> list[BlockView]:
         """Return the blocks that hold live rows, oldest first. See `block`."""
-        return [self.block(block) for block in self._native.live_blocks()]
+        views: list[BlockView] = []
+        for index in self._native.live_blocks():
+            with contextlib.suppress(StaleKey):  # its last row was evicted meanwhile
+                views.append(self.block(index))
+        return views
 
     def block(self, index: int) -> BlockView:
         """Return block `index`, pinned: its bytes stay in place until the view and all made from it are gone.
@@ -233,6 +244,13 @@ class Table:
             f"{core.data_bytes / 2**20:,.1f} MiB of rows, {core.control_bytes / 2**20:,.1f} MiB of index"
         )
 
+    def _check_writable(self) -> None:
+        if self._store.read_only:
+            raise ReadOnlyStore(
+                f"store {self._store.name!r} is attached read-only: attach with read_only=False to change "
+                f"table {self.name!r}"
+            )
+
     def _populate_in_background(self, step: int) -> None:
         core, attachment = self._native, self._store._native
         offset, end = core.data_offset, core.data_offset + core.data_bytes
@@ -247,6 +265,8 @@ class Table:
 
     def _close(self) -> None:
         self._extender.close()
+        self._reader.close()
+        self._native.close()
 
     def __reduce__(self) -> tuple[Any, tuple[str, bool, str]]:
         return _shared_table, (self._store.name, self._store.read_only, self.name)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from conduit_store.errors import DtypeMismatch, PriorityError, ShapeMismatch
+from conduit_store.errors import ConfigError, DtypeMismatch, PriorityError, ShapeMismatch
 from conduit_store.native import native
 
-__all__ = ["as_keys", "as_priorities"]
+__all__ = ["as_keys", "as_priorities", "real_number", "seconds", "whole_number"]
 
 _SMALLEST = np.float32(1e-45)
 
@@ -47,13 +49,58 @@ def as_priorities(priorities: Any, n: int) -> npt.NDArray[np.float32]:
         raise PriorityError(f"priorities are {given.dtype}: give floats")
     if given.shape != (n,):
         raise ShapeMismatch(f"priorities have shape {given.shape}, {n} rows need shape ({n},)")
+    if given.dtype != np.float32 and n and given.min() < 0:
+        raise _bad_priority(given, int(np.argmax(given < 0)), n)
     values = given if given.dtype == np.float32 and given.flags.c_contiguous else _narrowed(given)
     bad = native.first_bad_priority(values, n)
     if bad < n:
-        raise PriorityError(
-            f"priority {given[bad]} at position {bad} of {n}: give finite numbers from 0 to 3.4e38. None was applied"
-        )
+        raise _bad_priority(given, bad, n)
     return values
+
+
+def _bad_priority(given: npt.NDArray[Any], at: int, n: int) -> PriorityError:
+    return PriorityError(
+        f"priority {given[at]} at position {at} of {n}: give finite numbers from 0 to 3.4e38. None was applied"
+    )
+
+
+def whole_number(name: str, value: Any, low: int, high: int) -> int:
+    """Return `value` as an int from `low` to `high`.
+
+    Raises:
+        ConfigError: it is no integer, or outside.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = low - 1
+    if isinstance(value, bool) or not low <= number <= high:
+        raise ConfigError(f"{name} is {value!r}: give a whole number from {low:,} to {high:,}")
+    return number
+
+
+def real_number(name: str, value: Any, low: float, high: float) -> float:
+    """Return `value` as a float from `low` to `high`.
+
+    Raises:
+        ConfigError: it is no number, NaN, or outside.
+    """
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not low <= number <= high:
+        raise ConfigError(f"{name} is {value!r}: give a number from {low:g} to {high:g}")
+    return number
+
+
+def seconds(timeout: Any) -> float | None:
+    """Return a timeout: None (wait for ever) or seconds of at least 0.
+
+    Raises:
+        ConfigError: negative, NaN or no number.
+    """
+    return None if timeout is None else real_number("timeout", timeout, 0.0, math.inf)
 
 
 def _narrowed(given: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

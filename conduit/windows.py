@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from conduit_store.errors import ConfigError
+from conduit.values import real_number, whole_number
 
 __all__ = ["NStep", "Row", "Transition", "Window"]
 
@@ -32,10 +31,8 @@ class NStep:
     gamma: float = 0.99
 
     def __post_init__(self) -> None:
-        if not 1 <= self.n <= 1024:
-            raise ConfigError(f"n is {self.n}: give a number of steps from 1 to 1024")
-        if not (math.isfinite(self.gamma) and 0.0 <= self.gamma <= 1.0):
-            raise ConfigError(f"gamma is {self.gamma}: give a number from 0 to 1")
+        object.__setattr__(self, "n", whole_number("n", self.n, 1, 1024))
+        object.__setattr__(self, "gamma", real_number("gamma", self.gamma, 0.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ class Transition:
     gamma: float = 0.99
 
     def __post_init__(self) -> None:
-        NStep(1, self.gamma)
+        object.__setattr__(self, "gamma", real_number("gamma", self.gamma, 0.0, 1.0))
 
 
 Window = Row | Transition | NStep

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from conduit import rows
-from conduit.values import as_priorities
+from conduit.samplers import Prioritized
+from conduit.values import as_priorities, seconds, whole_number
 from conduit_store.errors import ConfigError, EpisodeError, MissingColumn
 from conduit_store.schema import Column, Schema
 from conduit_store.values import as_row, as_rows
@@ -30,7 +31,8 @@ class _Base:
 
     def __init__(self, table: Table, chains: int, timeout: float | None) -> None:
         self._table = table
-        self._timeout = timeout
+        self._timeout = seconds(timeout)
+        self._prioritized = isinstance(table.spec.sampler, Prioritized)
         self._name = table.name
         self._schema = table.schema
         self._nested = any("/" in name for name in table.schema.names)
@@ -53,6 +55,10 @@ class _Base:
 
     def _append(self, n: int, columns: list[Any], **given: Any) -> None:
         rows.append(self._native, self._name, n, columns, timeout=self._timeout, **given)
+
+    def _check_prioritized(self) -> None:
+        if not self._prioritized:
+            raise rows.not_prioritized(self._name)
 
     @property
     def closed(self) -> bool:
@@ -94,6 +100,7 @@ class Writer(_Base):
             StoreClosed: this writer or the store was closed. ForkedHandle: it belongs to the parent process.
         """
         if priority is not None:
+            self._check_prioritized()
             priority = float(as_priorities([float(priority)], 1)[0])
         result = self._native.append_row(columns, priority, self._timeout)
         if result == 1:
@@ -161,8 +168,7 @@ class VectorWriter(_Base):
     def __init__(
         self, table: Table, num_envs: int, *, autoreset: str = "next_step", timeout: float | None = 10.0
     ) -> None:
-        if num_envs < 1:
-            raise ConfigError(f"num_envs is {num_envs}: give at least 1")
+        num_envs = whole_number("num_envs", num_envs, 1, 1 << 20)
         if autoreset not in _MODES:
             raise ConfigError(f"autoreset is {autoreset!r}: give one of {', '.join(_MODES)}")
         if not table.spec.episodic:
@@ -188,6 +194,8 @@ class VectorWriter(_Base):
         self._native.check()
         flat = self._flat(columns)
         arrays = {c.name: as_rows(c, flat[c.name], self._n) for c in self._schema.columns}
+        if priorities is not None:
+            self._check_prioritized()
         given = None if priorities is None else as_priorities(priorities, self._n)
         flags = (
             arrays["terminated"].astype(np.uint8) * rows.TERMINATED
@@ -260,7 +268,7 @@ class VectorWriter(_Base):
 
     def _write(self, arrays: dict[str, Array], flags: Array, priorities: Array | None, chains: Array) -> None:
         columns = [rows.buffer(arrays[column.name]) for column in self._schema.columns]
-        self._append(len(flags), columns, flags=flags, priorities=priorities, chains=chains)
+        self._append(len(flags), columns, flags=flags, priorities=priorities, chains=chains, whole=True)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return _reopen, (self._table, self._n, self._mode, self._timeout)

@@ -69,7 +69,12 @@ def vector_writer(table: Table, num_envs: int, **options: Any) -> VectorWriter:
 def step(writer: Writer, obs: int, reward: float = 0.0, end: str = "", priority: float | None = None) -> None:
     """Append one step of EPISODIC; `end` is "", "terminated" or "truncated"."""
     writer.append(
-        obs=obs, action=obs, reward=reward, terminated=end == "terminated", truncated=end == "truncated", priority=priority
+        obs=obs,
+        action=obs,
+        reward=reward,
+        terminated=end == "terminated",
+        truncated=end == "truncated",
+        priority=priority,
     )
 
 

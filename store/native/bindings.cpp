@@ -90,12 +90,46 @@ class Pin {
   std::uint32_t entry_, forks_;
 };
 
-class PyAttachment {
+// Handles let go of the process slot when the store is closed; a call in flight keeps its own reference until it returns.
+// `get` runs with the interpreter's lock held, which is what guards `held`.
+template <class T>
+class Handle {
+ public:
+  Handle(std::shared_ptr<T> object, std::string store) : held_(std::move(object)), store_(std::move(store)) {}
+  std::shared_ptr<T> get() const {
+    if (held_ == nullptr) fail(ErrorCode::closed, "store '%s' is closed in this process: attach again", store_.c_str());
+    return held_;
+  }
+  bool closed() const { return held_ == nullptr; }
+  void release() { held_.reset(); }
+  const std::string& store() const { return store_; }
+  // Calls f(object) without the interpreter's lock.
+  template <class F>
+  auto unlocked(F f) const {
+    const std::shared_ptr<T> object = get();
+    nb::gil_scoped_release free;
+    return f(*object);
+  }
+
+ private:
+  std::shared_ptr<T> held_;
+  std::string store_;
+};
+
+std::string store_name(const Process& process) { return process.segments().header().name; }
+
+class PyAttachment : public Handle<Process> {
  public:
   PyAttachment(int control_fd, int data_fd, bool writable)
-      : process(std::make_shared<Process>(Segments::map(control_fd, data_fd, writable), control_fd)) {}
+      : PyAttachment(std::make_shared<Process>(Segments::map(control_fd, data_fd, writable), control_fd)) {}
 
+  void close() {
+    if (closed()) return;
+    get()->close();  // calls that are waiting return
+    release();
+  }
   std::vector<std::string> tables() const {
+    const auto process = get();
     process->check();
     std::vector<std::string> names;
     const std::uint32_t n = process->segments().header().tables.load(std::memory_order_acquire);
@@ -103,7 +137,7 @@ class PyAttachment {
     return names;
   }
   std::vector<std::tuple<std::uint32_t, std::uint32_t, bool>> processes() const {
-    process->check();
+    const auto process = get();
     std::vector<std::tuple<std::uint32_t, std::uint32_t, bool>> result;
     const Segments& s = process->segments();
     for (std::uint32_t i = 0; i < s.header().processes_used.load(); ++i) {
@@ -113,7 +147,8 @@ class PyAttachment {
     return result;
   }
 
-  std::shared_ptr<Process> process;
+ private:
+  explicit PyAttachment(std::shared_ptr<Process> process) : Handle(process, store_name(*process)) {}
 };
 
 TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets,
@@ -142,14 +177,17 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   return s;
 }
 
-class PyTable {
+class PyTable : public Handle<TableCore> {
  public:
-  PyTable(const PyAttachment& attachment, std::uint32_t index) {
-    attachment.process->check();
-    if (index >= attachment.process->segments().header().tables.load(std::memory_order_acquire)) fail(ErrorCode::config, "no table %u", index);
-    core = std::make_shared<TableCore>(attachment.process, index);
+  PyTable(const PyAttachment& attachment, std::uint32_t index) : Handle(make(attachment, index), attachment.store()) {}
+
+ private:
+  static std::shared_ptr<TableCore> make(const PyAttachment& attachment, std::uint32_t index) {
+    const auto process = attachment.get();
+    process->check();
+    if (index >= process->segments().header().tables.load(std::memory_order_acquire)) fail(ErrorCode::config, "no table %u", index);
+    return std::make_shared<TableCore>(process, index);
   }
-  std::shared_ptr<TableCore> core;
 };
 
 nb::dict info_dict(const TableInfo& i) {
@@ -164,19 +202,41 @@ nb::dict info_dict(const TableInfo& i) {
   return d;
 }
 
-class PyWriter {
+class PyWriter : public Handle<Writer> {
  public:
   PyWriter(const PyTable& table, std::uint32_t chains, std::vector<RowColumn> columns, int terminated, int truncated)
-      : writer(table.core, chains), reader(std::move(columns), terminated, truncated) {
-    if (!table.core->process().segments().writable()) fail(ErrorCode::read_only, "this attach is read-only: attach with read_only=False to write");
+      : Handle(make(table, chains), table.store()), reader(std::move(columns), terminated, truncated) {}
+
+  static std::shared_ptr<Writer> make(const PyTable& table, std::uint32_t chains) {
+    const auto core = table.get();
+    core->process().check();
+    if (!core->process().segments().writable()) fail(ErrorCode::read_only, "store '%s' is attached read-only: attach with read_only=False to write", table.store().c_str());
+    return std::make_shared<Writer>(core, chains);
   }
-  std::uint32_t push(const Rows& rows, std::optional<double> timeout) {
+  // While another thread appends, that thread closes as soon as it is out of the core.
+  void close() {
+    closing = true;
+    if (busy || closed()) return;
+    get()->close();
+    release();
+  }
+  std::shared_ptr<Writer> checked() const {
+    if (closed()) fail(ErrorCode::closed, "this writer to store '%s' is closed: call table.writer() for a new one", store().c_str());
+    const auto writer = get();
+    writer->check();
+    return writer;
+  }
+
+  std::uint32_t push(Writer& writer, const Rows& rows, std::optional<double> timeout) {
     if (busy) fail(ErrorCode::config, "writer of table '%s' is in use by another thread: give each thread its own writer", writer.table().shared().name);
     struct Busy {
-      bool& flag;
-      explicit Busy(bool& f) : flag(f) { flag = true; }
-      ~Busy() { flag = false; }
-    } guard(busy);
+      PyWriter& self;
+      explicit Busy(PyWriter& s) : self(s) { self.busy = true; }
+      ~Busy() {
+        self.busy = false;
+        if (self.closing) self.close();
+      }
+    } guard(*this);
     std::uint32_t done = 0;
     Rows rest = rows;
     std::vector<const std::byte*> columns(writer.table().shared().n_columns);
@@ -191,6 +251,7 @@ class PyWriter {
       }
       done += n;
       if (done == rows.n) return done;
+      if (closing) fail(ErrorCode::closed, "this writer of table '%s' was closed by another thread; %u of %u rows are in", writer.table().shared().name, done, rows.n);
       if (n == 0) {
         if (!deadline) deadline.emplace(timeout);
         const std::uint64_t slice = deadline->slice();
@@ -202,27 +263,28 @@ class PyWriter {
         columns[c] = rows.columns[c] == nullptr ? nullptr : rows.columns[c] + done * writer.table().columns()[c].row_bytes;
       }
       rest = {rows.n - done, columns.data(), rows.flags ? rows.flags + done : nullptr, rows.priorities ? rows.priorities + done : nullptr,
-              rows.chains ? rows.chains + done : nullptr};
+              rows.chains ? rows.chains + done : nullptr, rows.whole};
     }
   }
 
   // Appends one row given as keyword columns. 1 = done, 0 = timed out, -1 = some value needs the careful path in Python,
   // -2 = the previous step ended its episode and end() has not been called.
   int append_row(nb::dict row, std::optional<float> priority, std::optional<double> timeout) {
-    writer.check();
+    const auto writer = checked();
     if (ended) return -2;
     RowReader::Held held(reader);
     if (!held.read(row)) return -1;
     const std::uint8_t flags = held.flags();
-    const Rows rows{1, held.columns(), &flags, priority ? &*priority : nullptr, nullptr};
-    if (push(rows, timeout) != 1) return 0;
+    const Rows rows{1, held.columns(), &flags, priority ? &*priority : nullptr, nullptr, false};
+    if (push(*writer, rows, timeout) != 1) return 0;
     ended = (flags & kEnd) != 0;
     return 1;
   }
 
   // Rows given as one contiguous buffer (or None) a column. Returns how many were appended before the timeout.
-  std::uint32_t append_rows(std::uint32_t n, nb::list columns, nb::object flags, nb::object priorities, nb::object chains, std::optional<double> timeout) {
-    writer.check();
+  std::uint32_t append_rows(std::uint32_t n, nb::list columns, nb::object flags, nb::object priorities, nb::object chains, std::optional<double> timeout, bool whole) {
+    const auto held_writer = checked();
+    Writer& writer = *held_writer;
     const Table& t = writer.table().shared();
     if (nb::len(columns) != t.n_columns) fail(ErrorCode::config, "%zu columns given, table '%s' has %u", nb::len(columns), t.name, t.n_columns);
     std::vector<std::unique_ptr<Bytes>> held;
@@ -242,29 +304,29 @@ class PyWriter {
     };
     Rows rows{n, at.data(), static_cast<const std::uint8_t*>(optional(flags, n, "flags")),
               static_cast<const float*>(optional(priorities, n * sizeof(float), "priorities")),
-              static_cast<const std::int32_t*>(optional(chains, n * sizeof(std::int32_t), "chains"))};
+              static_cast<const std::int32_t*>(optional(chains, n * sizeof(std::int32_t), "chains")), whole};
     for (std::uint32_t i = 0; rows.chains != nullptr && i < n; ++i) {
       if (rows.chains[i] < 0 || static_cast<std::size_t>(rows.chains[i]) >= writer.chains()) fail(ErrorCode::config, "chain %d of %zu", rows.chains[i], writer.chains());
     }
     if (n == 0) return 0;
-    return push(rows, timeout);
+    return push(writer, rows, timeout);
   }
 
   std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t> holders() const {
-    const SpaceHolders& h = writer.holders();
+    const SpaceHolders h = get()->holders();
     return {h.pinned, h.read, h.written, h.process};
   }
 
-  Writer writer;
   RowReader reader;
   bool ended = false;
   bool busy = false;
+  bool closing = false;
 };
 
-class PySampler {
+class PySampler : public Handle<Sampler> {
  public:
   PySampler(const PyTable& table, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward)
-      : sampler(table.core, make_plan(*table.core, outputs, steps, gamma, double_reward)) {}
+      : Handle(std::make_shared<Sampler>(table.get(), make_plan(*table.get(), outputs, steps, gamma, double_reward)), table.store()) {}
 
   static Plan make_plan(const TableCore& core, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward) {
     Plan plan;
@@ -285,34 +347,34 @@ class PySampler {
 
   // (buffer or None, live steps, steps needed, total priority)
   std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::uint64_t, double> sample(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::optional<double> timeout) {
-    auto staging = std::make_shared<Staging>(sampler.plan().offsets(n).back());
+    const auto sampler = get();
+    auto staging = std::make_shared<Staging>(sampler->plan().offsets(n).back());
     std::optional<Deadline> deadline;
     for (;;) {
       SampleState state;
       SampleStatus status;
       {
         nb::gil_scoped_release release;
-        status = sampler.sample(n, staging->data(), stream, batch, &state);
+        status = sampler->sample(n, staging->data(), stream, batch, &state);
       }
       if (status == SampleStatus::ok) return {staging, state.live_steps, state.needed, state.total};
       if (!deadline) deadline.emplace(timeout);
       const std::uint64_t slice = deadline->slice();
       if (slice == 0) return {nullptr, state.live_steps, state.needed, state.total};
       nb::gil_scoped_release release;
-      sampler.wait_rows(slice);
+      sampler->wait_rows(slice);
     }
   }
 
   std::tuple<std::shared_ptr<Staging>, std::uint64_t> read(nb::object keys, std::uint32_t n) {
     const Bytes held(keys, n * sizeof(std::uint64_t), "keys");
-    auto staging = std::make_shared<Staging>(sampler.plan().offsets(n).back());
+    const auto sampler = get();
+    auto staging = std::make_shared<Staging>(sampler->plan().offsets(n).back());
     std::uint64_t stale_at = 0;
     nb::gil_scoped_release release;
-    const bool ok = sampler.read(held.as<std::uint64_t>(), n, staging->data(), &stale_at);
+    const bool ok = sampler->read(held.as<std::uint64_t>(), n, staging->data(), &stale_at);
     return {ok ? staging : nullptr, stale_at};
   }
-
-  Sampler sampler;
 };
 
 // Test hook: the sum tree on memory of its own.
@@ -372,7 +434,6 @@ PyType_Slot staging_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(staging
 NB_MODULE(CONDUIT_MODULE_NAME, m) {
   nb::set_leak_warnings(false);
   nb::register_exception_translator(translate);
-  using release = nb::call_guard<nb::gil_scoped_release>;
 
   m.attr("LAYOUT_VERSION") = kLayoutVersion;
   m.attr("FINGERPRINT") = fingerprint();
@@ -407,69 +468,65 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
 
   nb::class_<PyAttachment>(m, "Attachment")
       .def(nb::init<int, int, bool>(), "control_fd"_a, "data_fd"_a, "writable"_a)
-      .def("close", [](PyAttachment& a) { a.process->close(); })
-      .def("check", [](PyAttachment& a) { a.process->check(); })
-      .def_prop_ro("closed", [](PyAttachment& a) { return a.process->closed(); })
-      .def_prop_ro("slot", [](PyAttachment& a) { return a.process->slot(); })
-      .def_prop_ro("forks", [](PyAttachment& a) { return a.process->forks(); })
-      .def_prop_ro("writable", [](PyAttachment& a) { return a.process->segments().writable(); })
-      .def_prop_ro("name", [](PyAttachment& a) { return std::string(a.process->segments().header().name); })
+      .def("shutdown", [](PyAttachment& a) { if (!a.closed()) a.get()->close(); })  // calls that are waiting raise
+      .def("close", &PyAttachment::close)
+      .def("check", [](PyAttachment& a) { a.get()->check(); })
+      .def_prop_ro("closed", [](PyAttachment& a) { return a.closed(); })
+      .def_prop_ro("slot", [](PyAttachment& a) { return a.get()->slot(); })
+      .def_prop_ro("forks", [](PyAttachment& a) { return a.get()->forks(); })
+      .def_prop_ro("writable", [](PyAttachment& a) { return a.get()->segments().writable(); })
+      .def_prop_ro("name", [](PyAttachment& a) { return a.store(); })
       .def("tables", &PyAttachment::tables)
       .def("processes", &PyAttachment::processes)
-      .def("populate", [](PyAttachment& a, std::uint64_t offset, std::uint64_t bytes) { a.process->segments().populate(offset, bytes); }, "offset"_a, "bytes"_a, release())
-      .def("create_table", [](PyAttachment& a, int control_fd, int data_fd, const TableSpec& spec) { return TableCore::create(*a.process, control_fd, data_fd, spec); },
-           "control_fd"_a, "data_fd"_a, "spec"_a, release());
+      .def("populate", [](PyAttachment& a, std::uint64_t offset, std::uint64_t bytes) {
+        a.unlocked([&](Process& p) { p.segments().populate(offset, bytes); });
+      }, "offset"_a, "bytes"_a)
+      .def("create_table", [](PyAttachment& a, int control_fd, int data_fd, const TableSpec& spec) {
+        return a.unlocked([&](Process& p) { return TableCore::create(p, control_fd, data_fd, spec); });
+      }, "control_fd"_a, "data_fd"_a, "spec"_a);
 
   nb::class_<PyTable>(m, "Table")
       .def(nb::init<const PyAttachment&, std::uint32_t>(), "attachment"_a, "index"_a)
-      .def_prop_ro("name", [](PyTable& t) { return std::string(t.core->shared().name); })
+      .def("close", &PyTable::release)
+      .def_prop_ro("name", [](PyTable& t) { return std::string(t.get()->shared().name); })
       .def_prop_ro("spec", [](PyTable& t) {
-        const Table& s = t.core->shared();
-        return nb::bytes(t.core->process().segments().control_at<char>(s.spec_offset), s.spec_bytes);
+        const auto core = t.get();
+        const Table& s = core->shared();
+        return nb::bytes(core->process().segments().control_at<char>(s.spec_offset), s.spec_bytes);
       })
-      .def_prop_ro("seed", [](PyTable& t) { return t.core->shared().seed; })
-      .def_prop_ro("data_offset", [](PyTable& t) { return t.core->shared().data_offset; })
-      .def_prop_ro("data_bytes", [](PyTable& t) { return t.core->shared().data_bytes; })
-      .def_prop_ro("control_bytes", [](PyTable& t) { return t.core->shared().end_offset - t.core->shared().spec_offset; })
-      .def_prop_ro("alpha", [](PyTable& t) { return t.core->shared().alpha.load(); })
-      .def_prop_ro("beta", [](PyTable& t) { return t.core->shared().beta.load(); })
-      .def_prop_ro("eps", [](PyTable& t) { return t.core->shared().eps.load(); })
-      .def_prop_ro("min_size", [](PyTable& t) { return t.core->shared().min_size.load(); })
-      .def("next_stream", [](PyTable& t) { return static_cast<std::uint32_t>(t.core->shared().streams.fetch_add(1)); })
-      .def("steps", [](PyTable& t) { return t.core->steps(); }, release())
-      .def("clear", [](PyTable& t) { t.core->clear(); }, release())
-      .def("verify", [](PyTable& t) { return t.core->verify(); }, release())
-      .def("live_blocks", [](PyTable& t) { return t.core->live_blocks(); }, release())
-      .def("configure", [](PyTable& t, double alpha, double beta, double eps, std::uint64_t min_size) { t.core->configure(alpha, beta, eps, min_size); },
-           "alpha"_a, "beta"_a, "eps"_a, "min_size"_a, release())
-      .def("info", [](PyTable& t) {
-        TableInfo info;
-        {
-          nb::gil_scoped_release free;
-          info = t.core->info();
-        }
-        return info_dict(info);
-      })
+      .def_prop_ro("seed", [](PyTable& t) { return t.get()->shared().seed; })
+      .def_prop_ro("data_offset", [](PyTable& t) { return t.get()->shared().data_offset; })
+      .def_prop_ro("data_bytes", [](PyTable& t) { return t.get()->shared().data_bytes; })
+      .def_prop_ro("control_bytes", [](PyTable& t) { return t.get()->shared().end_offset - t.get()->shared().spec_offset; })
+      .def_prop_ro("alpha", [](PyTable& t) { return t.get()->shared().alpha.load(); })
+      .def_prop_ro("beta", [](PyTable& t) { return t.get()->shared().beta.load(); })
+      .def_prop_ro("eps", [](PyTable& t) { return t.get()->shared().eps.load(); })
+      .def_prop_ro("min_size", [](PyTable& t) { return t.get()->shared().min_size.load(); })
+      .def("next_stream", [](PyTable& t) { return static_cast<std::uint32_t>(t.get()->shared().streams.fetch_add(1)); })
+      .def("steps", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.steps(); }); })
+      .def("clear", [](PyTable& t) { t.unlocked([](TableCore& c) { c.clear(); }); })
+      .def("verify", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.verify(); }); })
+      .def("live_blocks", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.live_blocks(); }); })
+      .def("configure", [](PyTable& t, double alpha, double beta, double eps, std::uint64_t min_size) {
+        t.unlocked([&](TableCore& c) { c.configure(alpha, beta, eps, min_size); });
+      }, "alpha"_a, "beta"_a, "eps"_a, "min_size"_a)
+      .def("info", [](PyTable& t) { return info_dict(t.unlocked([](TableCore& c) { return c.info(); })); })
       .def("update", [](PyTable& t, nb::object keys, nb::object priorities, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys"), p(priorities, n * sizeof(float), "priorities");
-        nb::gil_scoped_release free;
-        const UpdateCount count = t.core->update(k.as<std::uint64_t>(), p.as<float>(), n);
+        const UpdateCount count = t.unlocked([&](TableCore& c) { return c.update(k.as<std::uint64_t>(), p.as<float>(), n); });
         return std::make_tuple(count.applied, count.stale);
       }, "keys"_a, "priorities"_a, "n"_a)
       .def("priorities", [](PyTable& t, nb::object keys, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
-        nb::gil_scoped_release free;
-        return t.core->priorities(k.as<std::uint64_t>(), n);
+        return t.unlocked([&](TableCore& c) { return c.priorities(k.as<std::uint64_t>(), n); });
       }, "keys"_a, "n"_a)
       // (pin, first live row, end of live rows, generation, address of the block's bytes)
       .def("pin_block", [](PyTable& t, std::uint32_t block) {
-        std::uint32_t first, last, entry;
+        std::uint32_t first, last;
         std::uint64_t generation;
-        {
-          nb::gil_scoped_release free;
-          entry = t.core->pin_block(block, &first, &last, &generation);
-        }
-        return std::make_tuple(std::make_shared<Pin>(t.core->process_handle(), entry), first, last, generation, reinterpret_cast<std::uint64_t>(t.core->block_data(block)));
+        const auto core = t.get();
+        const std::uint32_t entry = t.unlocked([&](TableCore& c) { return c.pin_block(block, &first, &last, &generation); });
+        return std::make_tuple(std::make_shared<Pin>(core->process_handle(), entry), first, last, generation, reinterpret_cast<std::uint64_t>(core->block_data(block)));
       }, "block"_a);
 
   nb::class_<PyWriter>(m, "Writer")
@@ -477,17 +534,18 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
              new (self) PyWriter(table, chains, RowColumn::make(columns), terminated, truncated);
            }, "table"_a, "chains"_a, "columns"_a, "terminated"_a, "truncated"_a)
       .def("append_row", &PyWriter::append_row, "row"_a, "priority"_a.none(), "timeout"_a.none())
-      .def("append_rows", &PyWriter::append_rows, "n"_a, "columns"_a, "flags"_a.none(), "priorities"_a.none(), "chains"_a.none(), "timeout"_a.none())
+      .def("append_rows", &PyWriter::append_rows, "n"_a, "columns"_a, "flags"_a.none(), "priorities"_a.none(), "chains"_a.none(), "timeout"_a.none(), "whole"_a)
       .def_rw("ended", &PyWriter::ended)
-      .def("chain_open", [](PyWriter& w, std::uint32_t chain) { return w.writer.chain_open(chain); }, "chain"_a)
+      .def("chain_open", [](PyWriter& w, std::uint32_t chain) { return w.checked()->chain_open(chain); }, "chain"_a)
       .def_prop_ro("holders", &PyWriter::holders)
-      .def_prop_ro("closed", [](PyWriter& w) { return w.writer.closed(); })
-      .def("check", [](PyWriter& w) { w.writer.check(); })
-      .def("close", [](PyWriter& w) { w.writer.close(); });
+      .def_prop_ro("closed", [](PyWriter& w) { return w.closed(); })
+      .def("check", [](PyWriter& w) { w.checked(); })
+      .def("close", &PyWriter::close);
 
   nb::class_<PySampler>(m, "Sampler")
       .def(nb::init<const PyTable&, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>&, std::uint32_t, double, bool>(), "table"_a, "outputs"_a, "steps"_a, "gamma"_a, "double_reward"_a)
-      .def("offsets", [](PySampler& s, std::uint64_t n) { return s.sampler.plan().offsets(n); }, "n"_a)
+      .def("close", &PySampler::release)
+      .def("offsets", [](PySampler& s, std::uint64_t n) { return s.get()->plan().offsets(n); }, "n"_a)
       .def("sample", &PySampler::sample, "n"_a, "stream"_a, "batch"_a, "timeout"_a.none())
       .def("read", &PySampler::read, "keys"_a, "n"_a);
 

@@ -224,9 +224,9 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders,
     fold();
     if (reclaim(holders, stalled)) b = find_free();
   }
-  // Nothing retired is merely waiting to be let go: room is short because of many open blocks or short episodes. Evict
-  // the oldest block before its time; capacity in steps is then below max_size, and a counter says so.
-  if (b == kNoRow && holders->pinned + holders->read + holders->written == 0 && t_.order_head != t_.order_tail) {
+  // Nothing retired is merely waiting for readers: room is short because of many open blocks, idle writers or short
+  // episodes. Evict the oldest block before its time; the table then holds less than max_size, and a counter says so.
+  if (b == kNoRow && holders->pinned + holders->read == 0 && t_.order_head != t_.order_tail) {
     evict_block(order_[t_.order_head % t_.n_blocks]);
     if (reclaim(holders, stalled)) b = find_free();
   }

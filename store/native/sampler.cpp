@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 
 #include "clones.hpp"
 #include "error.hpp"
@@ -146,7 +146,13 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, s
     }
     resolve(n, slots_.data());
     const bool whole = gather(*epoch, n, out);
-    if (epoch->leave() && whole) return true;
+    if (!epoch->leave() || !whole) continue;
+    const std::vector<std::uint64_t> offsets = plan_.offsets(n);
+    const std::size_t extra = plan_.outputs.size();
+    memcpy(out + offsets[extra], keys, n * sizeof *keys);
+    std::fill_n(reinterpret_cast<double*>(out + offsets[extra + 1]), n, std::numeric_limits<double>::quiet_NaN());
+    std::fill_n(reinterpret_cast<float*>(out + offsets[extra + 2]), n, 1.0f);
+    return true;
   }
 }
 

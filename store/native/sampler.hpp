@@ -54,7 +54,8 @@ class Sampler {
   SampleStatus sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state);
   // Waits up to `timeout_ns` for more rows than there were at the last attempt; returns early at will.
   void wait_rows(std::uint64_t timeout_ns);
-  // Copies the windows of given live rows; false for the first key that is stale, whose position comes back.
+  // Copies the windows of given live rows; false for the first key that is stale, whose position comes back. Nothing was
+  // drawn: probabilities are NaN, weights 1.
   bool read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at);
   const Plan& plan() const { return plan_; }
   TableCore& table() const { return *table_; }

@@ -186,6 +186,7 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
   {
     IndexLock lock(*this);
     FAILPOINT(update_locked);
+    fold();  // rows that appends have pushed out are gone, whether or not anybody has drawn since
     for (std::uint64_t start = 0; start < n; start += kJournalEntries) {
       const std::uint64_t end = std::min<std::uint64_t>(n, start + kJournalEntries);
       std::uint32_t used = 0;

@@ -50,16 +50,49 @@ void Writer::close() {
   if (forks_ != table_->process().forks()) return;
   const bool held = block_ != kNoRow;
   release_block(kCut);  // the next folder finishes the chains
+  while (!spare_.empty()) {
+    block_ = spare_.back();
+    spare_.pop_back();
+    release_block(kCut);
+  }
   if (!held && table_->shared().links != 0 && std::any_of(tails_.begin(), tails_.end(), [](std::uint64_t k) { return k != kNoKey; })) {
     table_->finish_writer(number_);
   }
   announce(table_->shared().space_waiting, table_->shared().space_signal);
 }
 
+// A spare block, or a new one. False: none can be had now.
+bool Writer::next_block() {
+  if (!spare_.empty()) {
+    block_ = spare_.front();
+    spare_.erase(spare_.begin());
+  } else {
+    block_ = table_->open_block(number_, &holders_, &stalled_);
+    if (block_ == kNoRow) return false;
+    stalled_.clear();
+  }
+  count_ = 0;
+  return true;
+}
+
+// Makes sure that `n` rows can be published without asking for another block in between.
+bool Writer::reserve(std::uint32_t n) {
+  const std::uint32_t capacity = table_->shared().rows_per_block;
+  std::uint64_t room = (block_ == kNoRow ? 0 : capacity - count_) + std::uint64_t{capacity} * spare_.size();
+  for (; room < n; room += capacity) {
+    const std::uint32_t block = table_->open_block(number_, &holders_, &stalled_);
+    if (block == kNoRow) return false;
+    stalled_.clear();
+    spare_.push_back(block);
+  }
+  return true;
+}
+
 std::uint32_t Writer::append(const Rows& rows) {
   check();
   const std::uint64_t began = now_ns();
   const std::uint32_t capacity = table_->shared().rows_per_block;
+  if (rows.whole && rows.n <= 2 * capacity && !reserve(rows.n)) return 0;
   std::uint32_t done = 0;
   bool opened = false;
   while (done < rows.n) {
@@ -68,11 +101,8 @@ std::uint32_t Writer::append(const Rows& rows) {
       release_block(0);
     }
     if (block_ == kNoRow) {
-      if (opened) break;
-      block_ = table_->open_block(number_, &holders_, &stalled_);
-      if (block_ == kNoRow) break;
-      stalled_.clear();
-      count_ = 0;
+      if (opened && !rows.whole) break;
+      if (!next_block()) break;
       opened = true;
     }
     const std::uint32_t n = std::min(rows.n - done, capacity - count_);

@@ -17,6 +17,7 @@ struct Rows {
   const std::uint8_t* flags = nullptr;        // kTerminated | kTruncated | kFinal; null = none
   const float* priorities = nullptr;          // null = the default of each row
   const std::int32_t* chains = nullptr;       // which of the writer's chains (environments) each row continues; null = 0
+  bool whole = false;                         // all rows or none, where they fit in two blocks
 };
 
 class Writer {
@@ -45,6 +46,8 @@ class Writer {
 
  private:
   void release_block(std::uint64_t flags);
+  bool next_block();
+  bool reserve(std::uint32_t n);
   void write_rows(const Rows& rows, std::uint32_t from, std::uint32_t n, std::uint32_t row);
   void advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags);
 
@@ -55,6 +58,7 @@ class Writer {
   std::uint32_t count_ = 0;  // rows published in block_
   std::vector<std::uint64_t> tails_;  // key of the last row of each chain, or kNoKey
   std::vector<std::uint64_t> undo_;
+  std::vector<std::uint32_t> spare_;  // blocks opened ahead, for rows that must go in together
   SpaceHolders holders_;
   std::vector<std::uint64_t> stalled_;
   std::uint64_t append_ns_ = 0, append_calls_ = 0, wait_ns_ = 0;

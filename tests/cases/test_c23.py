@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tests import store_actions
 from tests.store_support import fresh_store
 from tests.worker import worker

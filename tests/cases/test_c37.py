@@ -21,7 +21,9 @@ class Counting(gymnasium.Env[np.int64, np.int64]):
         self._env = env
         self._episode = -1
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[np.int64, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[np.int64, dict[str, object]]:
         self._episode += 1
         self._step = 0
         return self._obs(), {}
@@ -39,14 +41,26 @@ def run(mode: AutoresetMode) -> tuple[int, dict[int, int]]:
     envs = SyncVectorEnv([lambda i=i: Counting(i) for i in range(2)], autoreset_mode=mode)  # type: ignore[misc]
     with fresh_store() as store:
         table = episodes(store, 100)
-        with vector_writer(table, 2, autoreset=mode.value.lower().replace("-", "_").replace("nextstep", "next_step").replace("samestep", "same_step")) as writer:
+        with vector_writer(
+            table,
+            2,
+            autoreset=mode.value.lower()
+            .replace("-", "_")
+            .replace("nextstep", "next_step")
+            .replace("samestep", "same_step"),
+        ) as writer:
             obs, _ = envs.reset()
             for _ in range(10):
                 action = np.zeros(2, np.int64)
                 after, reward, terminated, truncated, infos = envs.step(action)
                 final = {"final_obs": infos["final_obs"]} if "final_obs" in infos else {}
                 writer.append(
-                    obs=obs, action=action, reward=reward.astype(np.float32), terminated=terminated, truncated=truncated, **final
+                    obs=obs,
+                    action=action,
+                    reward=reward.astype(np.float32),
+                    terminated=terminated,
+                    truncated=truncated,
+                    **final,
                 )
                 obs = after
         return len(table), {o: window["next_obs"] for o, window in windows_of(table).items()}

@@ -64,9 +64,11 @@ def test_settings_that_would_have_no_effect_are_refused() -> None:
 def test_priorities_for_a_uniform_table_are_refused(way: str) -> None:
     with fresh_store() as store:
         table = plain_table(store, 10)
-        with scalar_writer(table) as writer, pytest.raises(ConfigError, match="uniformly"):
-            if way == "extend":
-                table.extend({"x": np.arange(3)}, priorities=np.ones(3))
-            else:
-                writer.append(x=1, priority=2.0)
+        with scalar_writer(table) as writer:
+            append = {
+                "extend": lambda: table.extend({"x": np.arange(3)}, priorities=np.ones(3)),
+                "append": lambda: writer.append(x=1, priority=2.0),
+            }[way]
+            with pytest.raises(ConfigError, match="uniformly"):
+                append()
         assert len(table) == 0

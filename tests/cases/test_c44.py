@@ -20,9 +20,14 @@ def test_a_child_by_exec_inherits_nothing_and_memory_goes_with_the_store() -> No
         label = f"conduit-{store.name}-"
         plain_table(store, 1000).extend({"x": np.arange(10)})
         child = subprocess.Popen(
-            [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, close_fds=False
+            [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            close_fds=False,
         )
         try:
+            assert child.stdout is not None
+            child.stdout.readline()
             links = [os.readlink(f"/proc/{child.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{child.pid}/fd")]
             assert not [link for link in links if "conduit" in link]
             assert holders_of(label) > 0
@@ -37,8 +42,9 @@ def test_opening_and_closing_many_times_leaves_no_descriptor() -> None:
     with fresh_store() as store:
         table = plain_table(store, 100)
         table.extend({"x": np.arange(10)})
+        gc.collect()
         before = open_descriptors()
-        for _ in range(200):
+        for _ in range(60):
             with Store.attach(store.name) as again:
                 assert len(again["t"].sample(4)) == 4
         del again

@@ -35,7 +35,9 @@ def test_pages_are_reserved_when_the_table_is_made() -> None:
 def test_a_table_larger_than_the_store_is_refused_and_nothing_stays() -> None:
     with fresh_store("4MiB") as store:
         before = store.metrics().reserved_bytes
-        with pytest.raises(OutOfHostMemory, match=r"table 't' needs \d+ bytes of rows .* Raise host_memory or lower max_size"):
+        with pytest.raises(
+            OutOfHostMemory, match=r"table 't' needs \d+ bytes of rows .* Raise host_memory or lower max_size"
+        ):
             plain_table(store, 4_000_000)
         assert store.tables() == []
         assert store.metrics().reserved_bytes == before

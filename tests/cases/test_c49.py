@@ -24,5 +24,7 @@ def test_three_processes_write_one_table() -> None:
         assert [v for v in values if 100 <= v < 200] == list(range(100, 110))
         info = table.info()
         assert (info.rows, info.ready_rows, info.total_priority) == (40, 40, 40.0)
-        assert one.call(store_actions.total, store.name) == two.call(store_actions.total, store.name) == (40, sum(values))
+        assert (
+            one.call(store_actions.total, store.name) == two.call(store_actions.total, store.name) == (40, sum(values))
+        )
         table.verify()

@@ -144,6 +144,8 @@ def _counts(table: conduit.Table, stored: dict[str, Any], keys: Any) -> list[str
     faults: list[str] = []
     if not len(keys) == len(table) == info.rows <= table.max_size:
         faults.append(f"{table.name}: {len(keys)} rows in blocks, len {len(table)}, info {info.rows}")
+    if info.appended - info.evicted != info.rows:
+        faults.append(f"{table.name}: {info.appended} appended, {info.evicted} evicted, {info.rows} left")
     if info.blocks_open + info.blocks_free + info.blocks_retired != table._layout.blocks:
         faults.append(f"{table.name}: blocks do not add up: {info}")
     priorities = table.priorities(keys).astype(np.float64)

@@ -26,7 +26,6 @@ from tests.crash.stage import CrashFailure, Stage
 __all__ = ["main"]
 
 _SWEEP_EVERY = 100  # rounds between two looks that every block comes back
-_MAX_FAILURES = 10
 
 
 @dataclass
@@ -81,8 +80,8 @@ def plan_of(seed: int, index: int) -> tuple[Strike, ...]:
     return choose(random.Random(seed * 1_000_003 + index))
 
 
-def campaign(first: int, rounds: int, seed: int, directory: Path) -> Tally:
-    """Play the rounds; `directory` is the runtime directory of the stores."""
+def campaign(first: int, rounds: int, seed: int, max_failures: int, directory: Path) -> Tally:
+    """Play the rounds until `max_failures` have failed; `directory` is the runtime directory of the stores."""
     tally = Tally()
     progress = Progress(rounds)
     stage: Stage | None = None
@@ -100,8 +99,7 @@ def campaign(first: int, rounds: int, seed: int, directory: Path) -> Tally:
                 print(f"FAILED {tally.failures[-1]}\n  again: {again}", file=sys.stderr, flush=True)
                 stage.close()
                 stage = None
-                if len(tally.failures) >= _MAX_FAILURES:
-                    print(f"{_MAX_FAILURES} failures: giving up", file=sys.stderr)
+                if len(tally.failures) >= max_failures:
                     break
             progress.show(index - first + 1, len(tally.failures))
         if stage is not None:
@@ -115,10 +113,13 @@ def campaign(first: int, rounds: int, seed: int, directory: Path) -> Tally:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.campaign", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.crash.campaign", description="Random crashes, with a check after each."
+    )
     parser.add_argument("--rounds", type=int, default=3000)
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
     parser.add_argument("--seed", type=int, default=None, help="default: another one each time")
+    parser.add_argument("--max-failures", type=int, default=10, help="give up after so many")
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else random.randrange(1_000_000)
     directory = Path(tempfile.mkdtemp(prefix="cdt-", dir="/tmp"))
@@ -126,7 +127,7 @@ def main() -> int:
     print(f"crash campaign: seed {seed}, {given.rounds:,} rounds", file=sys.stderr, flush=True)
     begin = time.monotonic()
     try:
-        tally = campaign(given.first, given.rounds, seed, directory)
+        tally = campaign(given.first, given.rounds, seed, given.max_failures, directory)
     finally:
         shutil.rmtree(directory)
     print(tally.table())

@@ -121,8 +121,7 @@ def _strike(stage: Stage, players: dict[Player, Strike], outcome: Outcome) -> No
         _others_go_on(stage, struck, list(left), outcome)
         for player in dead:
             stage.forget(player)
-    for player in [player for player in players if player.child.status is None]:
-        _retire(stage, player, left.get(player), outcome)
+    _retire(stage, {player: left.get(player) for player in players if player.child.status is None}, outcome)
 
 
 def _others_go_on(stage: Stage, struck: dict[Player, Strike], pending: list[Player], outcome: Outcome) -> None:
@@ -151,22 +150,25 @@ def _others_go_on(stage: Stage, struck: dict[Player, Strike], pending: list[Play
         stage.go_on(stopped, steps=1, unless=interrupted)
 
 
-def _retire(stage: Stage, player: Player, missed: Strike | None, outcome: Outcome) -> None:
-    """Send a process home. One that has not been struck may still be, on its last step."""
-    player.order(Order.QUIT)
+def _retire(stage: Stage, players: dict[Player, Strike | None], outcome: Outcome) -> None:
+    """Send processes home. Those given with a strike have not been struck; they still may be, on their last step."""
+    for player in players:
+        player.order(Order.QUIT)
     end = time.monotonic() + DEADLINE_S
-    while missed is not None and not player.child.has_word() and time.monotonic() < end:
-        if player.child.state() == "T":
-            player.child.signal(signal.SIGCONT)
-            outcome.struck.append(missed)
-            missed = None
+    while time.monotonic() < end and not all(player.child.has_word() for player in players):
+        for player, missed in players.items():
+            if player.child.state() == "T":
+                player.child.signal(signal.SIGCONT)
+                outcome.struck += [missed] if missed is not None else []
+                players[player] = None
         time.sleep(0.0003)
-    if missed is not None and missed.action == "kill" and player.child.wait(0) == -signal.SIGKILL:
-        outcome.struck.append(missed)
-        stage.forget(player)
-        return
-    outcome.missed += [missed] if missed is not None else []
-    stage.leave(player)
+    for player, missed in players.items():
+        if missed is not None and missed.action == "kill" and player.child.wait(0) == -signal.SIGKILL:
+            outcome.struck.append(missed)
+            stage.forget(player)
+        else:
+            outcome.missed += [missed] if missed is not None else []
+            stage.leave(player)
 
 
 def _play_prepared(stage: Stage, strike: Strike, outcome: Outcome) -> None:
@@ -203,7 +205,7 @@ def _play_prepared(stage: Stage, strike: Strike, outcome: Outcome) -> None:
     if dead:
         stage.forget(victim)
     else:
-        _retire(stage, victim, None if stopped else strike, outcome)
+        _retire(stage, {victim: None if stopped else strike}, outcome)
     if helper.role == "sampler" and helper.child.status is None:
         stage.go_on([helper])
         stage.leave(helper)
@@ -238,7 +240,7 @@ def _play_creator(stage: Stage, strike: Strike, outcome: Outcome) -> None:
     if dead:
         stage.forget(creator)
     else:
-        _retire(stage, creator, None if stopped else strike, outcome)
+        _retire(stage, {creator: None if stopped else strike}, outcome)
     nbytes = stage.leave(heir)["bytes"]
     if nbytes != stage.memory["bytes"]:
         raise CrashFailure(f"{nbytes} bytes are allocated after a creator's end, {stage.memory['bytes']} without it")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conduit_transport import names
 from tests.crash import rows
 from tests.crash.board import Board, Field, Order, State
 from tests.crash.zygote import Child, Zygote
@@ -228,10 +229,15 @@ class Stage:
             raise CrashFailure("; ".join(faults))
 
     def close(self) -> None:
+        """End all processes: the players by kill, the auditor, which then is the last to hold the store, properly."""
         for player in self._players:
             player.child.signal(signal.SIGKILL)
         for player in self._players:
             player.child.end()
+        self.auditor.hang_up()
+        if self.auditor.wait(DEADLINE_S) != 0 or not self.sound:
+            for name in names.list_names():
+                names.socket_path(name).unlink(missing_ok=True)
         self.auditor.end()
         self.zygote.close()
         self.board.close()

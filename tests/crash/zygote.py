@@ -82,6 +82,10 @@ class Child:
         if self.status is None:
             signal.pidfd_send_signal(self._pidfd, number)
 
+    def hang_up(self) -> None:
+        """Close the conversation: a process that waits for requests then ends."""
+        self._link.shutdown(socket.SHUT_RDWR)
+
     def end(self) -> None:
         """Kill it if it lives, and let go of it."""
         self.signal(signal.SIGKILL)

@@ -29,7 +29,7 @@ MUTATIONS = {
 HARMLESS = {
     "draw without lock": "while memory is sequentially consistent, marking the slot first is enough; see weak.py",
     "progress unchecked": "leave() sees the expulsion too: progress() only ends a doomed copy early",
-    "same entry number": "an expelled batch is drawn again, whoever it was meant for: the number serves the stall clock",
+    "same entry number": "an expelled batch is drawn again, whoever was meant: the number serves the stall clock",
     "epoch not bumped": "readers that entered later then hold the block too: safe, but busy readers starve the writer",
 }
 
@@ -67,7 +67,7 @@ class Store(World):
         self.used = (False,) * readers
         self.lock = UNLOCKED
         self.state, self.life, self.published, self.evicted, self.retired_epoch = OPEN, 1, True, False, 0
-        self.words = (1, 1)
+        self.words: tuple[int, int] = (1, 1)
         self.readers = (Reader(batches),) * readers
         self.keeper = Keeper(lives)
 

@@ -44,7 +44,8 @@ class Store(World):
         self.alive = True  # the byte lock of the holder's process slot
         self.pins = (False,) * entries  # whether the entry names the block
         self.pins_used = 0
-        self.state, self.life, self.published, self.words = OPEN, 1, True, (1, 1)
+        self.state, self.life, self.published = OPEN, 1, True
+        self.words: tuple[int, int] = (1, 1)
         self.holder = Holder(views)
         self.inherited = -1  # the entry of the view that the child has a copy of
         self.lives = lives  # the keeper still has to give
@@ -130,7 +131,8 @@ class HolderThread(Actor):
         w.alive = True  # from here on the predecessor's pins look like a living process's: they only hold longer
         if self.mutation == "claimant clears late":
             w.holder = w.holder._replace(unclean=True)
-        return "attach_claimed" if self.mutation not in ("claimant keeps pins", "claimant clears late") else "pin_locked"
+            return "pin_locked"
+        return "pin_locked" if self.mutation == "claimant keeps pins" else "attach_claimed"
 
     def attach_claimed(self, w: Store) -> Next:
         w.pins = (False,) * len(w.pins)

@@ -86,9 +86,7 @@ def test_python_ints_fit_by_value_or_are_refused(value: int | list[int], name: s
 
     def convert() -> list[Any]:
         return (
-            as_rows(column, value, len(values)).tolist()
-            if isinstance(value, list)
-            else [as_row(column, value).item()]
+            as_rows(column, value, len(values)).tolist() if isinstance(value, list) else [as_row(column, value).item()]
         )
 
     if dtype.kind not in "iuf":

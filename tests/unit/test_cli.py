@@ -36,12 +36,12 @@ def stale() -> str:
 
 
 @pytest.fixture
-def store() -> Iterator[conduit.Store]:
-    """A live store: one plain table of 10 rows, 4 of them filled."""
+def live() -> Iterator[str]:
+    """The name of a live store: one plain table of 10 rows, 4 of them filled."""
     with conduit.Store.create("live", host_memory="16MiB") as store:
         table = store.create_table("numbers", conduit.Schema.from_example({"x": np.zeros(3)}), max_size=10)
         table.extend({"x": np.ones((4, 3))})
-        yield store
+        yield store.name
 
 
 def one_line(text: str) -> str:
@@ -76,10 +76,10 @@ class TestGc:
         assert names.list_names() == [stale]
 
     @pytest.mark.usefixtures("stale")
-    def test_removes_stale_names_only(self, store: conduit.Store, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_removes_stale_names_only(self, live: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["gc"]) == 0
         assert capsys.readouterr().out == "removed: stale\n"
-        assert names.list_names() == [store.name]
+        assert names.list_names() == [live]
 
 
 class TestLs:
@@ -87,17 +87,17 @@ class TestLs:
         assert cli.main(["ls"]) == 0
         assert str(runtime_dir) in capsys.readouterr().out
 
-    @pytest.mark.usefixtures("store", "stale")
+    @pytest.mark.usefixtures("live", "stale")
     def test_live_and_stale(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["ls"]) == 0
-        head, live, stale = capsys.readouterr().out.splitlines()
+        head, first, second = capsys.readouterr().out.splitlines()
         assert head.split() == ["store", "tables", "rows"]
-        assert live.split() == ["live", "numbers", "4"]
-        assert stale.split(maxsplit=1)[1].strip() == "stale: run `conduit gc`"
+        assert first.split() == ["live", "numbers", "4"]
+        assert second.split(maxsplit=1)[1].strip() == "stale: run `conduit gc`"
 
 
 class TestInfo:
-    @pytest.mark.usefixtures("store")
+    @pytest.mark.usefixtures("live")
     def test_fill_and_metrics(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["info", "live"]) == 0
         printed = capsys.readouterr().out

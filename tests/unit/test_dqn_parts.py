@@ -24,6 +24,12 @@ report = importlib.import_module("dqn_support.report")
 sys.path.pop(0)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fonts_are_open(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Matplotlib keeps the font files of its first picture open for good: not what a test here leaves behind."""
+    report.write_report(finished([1.0]), tmp_path_factory.mktemp("first"), report.Console(file=io.StringIO()))
+
+
 @pytest.fixture
 def agent() -> Any:
     torch.manual_seed(0)
