@@ -14,7 +14,7 @@ FREE, OPEN, RETIRED = "free", "open", "retired"
 
 class Block(NamedTuple):
     # pub, the writer's word, changed without the lock
-    count: int = 0
+    pub: int = 0  # its count
     sealed: bool = False
     released: bool = False
     # under the index lock
@@ -36,7 +36,7 @@ class Local(NamedTuple):
     row: int = 0  # count of its own rows in the block
     id: int = 0  # of the row it is writing, no other row has it
     at: int = 0  # block that a loop has come to
-    count: int = 0  # what it read of pub
+    saw: int = 0  # of a block's count
     then: str = ""  # where fold and reclaim go on
     written: bool = False  # reclaim met a block whose owner may still write
     stage: int = 0  # of open_block
@@ -80,13 +80,13 @@ class Table(World):
             if block.state == FREE:
                 continue
             known = max(block.folded, block.ready)
-            if known > block.count and block.state == OPEN:
-                return f"block {b}: {known} rows in the index, {block.count} published"
-            for row in range(block.count):
+            if known > block.pub and block.state == OPEN:
+                return f"block {b}: {known} rows in the index, {block.pub} published"
+            for row in range(block.pub):
                 if self.published[b][row] and not self.whole(b, row):
                     return f"block {b} row {row}: a published row is {self.rows[b][row]}"
-            if any(self.published[b][block.count :]):
-                return f"block {b}: a published row is above the count of {block.count}"
+            if any(self.published[b][block.pub :]):
+                return f"block {b}: a published row is above the count of {block.pub}"
         if len(set(self.order)) < len(self.order):
             return f"a block stands twice in the eviction order {self.order}"
         return None

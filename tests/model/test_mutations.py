@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,10 +22,16 @@ SIZES: dict[Any, list[dict[str, Any]]] = {
 }
 
 
-def cases(table: str) -> Iterator[Any]:
-    for model in SIZES:
-        for mutation in getattr(model, table, {}):
-            yield pytest.param(model, mutation, id=f"{model.__name__.rpartition('.')[2]}: {mutation}")
+def name(model: Any) -> str:
+    return str(model.__name__).rpartition(".")[2]
+
+
+def cases(table: str) -> list[Any]:
+    return [
+        pytest.param(model, mutation, id=f"{name(model)}: {mutation}")
+        for model in SIZES
+        for mutation in getattr(model, table, {})
+    ]
 
 
 @pytest.mark.parametrize(("model", "mutation"), cases("MUTATIONS"))
@@ -33,7 +39,7 @@ def test_mutation_is_caught(model: Any, mutation: str, report: Report) -> None:
     for sizes in SIZES[model]:
         result = explore(*model.make(mutation, **sizes))
         if result.violation is not None:
-            report(f"{model.__name__.rpartition('.')[2]}, {mutation}", result)
+            report(f"{name(model)}, {mutation}", result)
             assert result.trace
             return
     pytest.fail(f"nothing found: {model.MUTATIONS[mutation]}")
@@ -45,7 +51,7 @@ def test_harmless_mutation(model: Any, mutation: str, report: Report) -> None:
     for sizes in SIZES[model]:
         result = explore(*model.make(mutation, **sizes))
         assert result.violation is None, str(result)
-    report(f"{model.__name__.rpartition('.')[2]}, {mutation} (harmless)", result)
+        report(f"{name(model)}, {mutation} (harmless)", result)
 
 
 def test_there_are_enough_of_them() -> None:
