@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "BatchFormat"]
 
+
+@cache
+def _from_dlpack() -> Callable[[Any], torch.Tensor]:
+    try:
+        from torch.utils.dlpack import from_dlpack
+    except ImportError as error:
+        raise MissingExtra("batch.torch() needs torch: pip install 'conduit-edp[torch]'") from error
+    return from_dlpack  # type: ignore[no-any-return, unused-ignore]
+
+
 Array = npt.NDArray[Any]
 
 
@@ -31,11 +42,20 @@ class BatchFormat:
     schema: Schema
     offsets: tuple[int, ...]  # of each column, then of keys, probabilities, weights; then the size of all
     places: dict[str, tuple[Column, int]]  # by column name
+    tensor_names: tuple[str, ...]  # what torch() returns
+    fields: native.Fields  # the same, as the core exports it
 
     @classmethod
     def make(cls, n: int, schema: Schema, offsets: list[int]) -> BatchFormat:
         places = {column.name: (column, offset) for column, offset in zip(schema.columns, offsets, strict=False)}
-        return cls(n, schema, tuple(offsets), places)
+        # The core hands out times as their integers: torch has no times.
+        dtypes = ["i8" if column.dtype.kind in "mM" else column.dtype.str[1:] for column in schema.columns]
+        fields = [
+            (offset, dtype, list(column.shape))
+            for offset, dtype, column in zip(offsets, dtypes, schema.columns, strict=False)
+        ]
+        fields.append((offsets[len(schema.columns) + 2], "f4", []))
+        return cls(n, schema, tuple(offsets), places, (*schema.names, "weights"), native.Fields(n, fields))
 
 
 class Batch:
@@ -110,16 +130,15 @@ class Batch:
     def torch(self) -> dict[str, torch.Tensor]:
         """Return every column and 'weights' as torch tensors that share this batch's memory. Copies nothing.
 
+        Times come as int64, in the column's unit.
+
         Raises:
             MissingExtra: torch is not installed.
         """
-        try:
-            from torch import from_numpy
-        except ImportError as error:
-            raise MissingExtra("batch.torch() needs torch: pip install 'conduit-edp[torch]'") from error
-        tensors = {name: from_numpy(self[name]) for name in self._format.places}
-        tensors["weights"] = from_numpy(self.weights)
-        return tensors
+        layout = self._format
+        from_dlpack = _from_dlpack()
+        capsules = layout.fields.capsules(self._staging)
+        return {name: from_dlpack(capsule) for name, capsule in zip(layout.tensor_names, capsules, strict=True)}
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the columns as an Arrow record batch over this batch's memory. Copies nothing.

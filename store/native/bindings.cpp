@@ -17,6 +17,7 @@
 #include <tuple>
 #include <vector>
 
+#include "dlpack.hpp"
 #include "error.hpp"
 #include "failpoints.hpp"
 #include "row_reader.hpp"
@@ -34,7 +35,8 @@ using namespace nb::literals;
 namespace conduit {
 namespace {
 
-constexpr std::uint64_t kSliceNs = 50'000'000;  // waits come back this often to let Ctrl-C through
+// Waits come back this often: to let Ctrl-C through, and because a writer killed between publishing and waking wakes nobody.
+constexpr std::uint64_t kSliceNs = 50'000'000;
 
 class Deadline {
  public:
@@ -349,20 +351,20 @@ class PySampler : public Handle<Sampler> {
   std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::uint64_t, double> sample(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::optional<double> timeout) {
     const auto sampler = get();
     auto staging = std::make_shared<Staging>(sampler->plan().offsets(n).back());
-    std::optional<Deadline> deadline;
+    SampleState state;
+    const auto attempt = [&] {
+      nb::gil_scoped_release release;
+      return sampler->sample(n, staging->data(), stream, batch, &state) == SampleStatus::ok;
+    };
+    if (attempt()) return {staging, state.live_steps, state.needed, state.total};
+    const Deadline deadline(timeout);
     for (;;) {
-      SampleState state;
-      SampleStatus status;
-      {
-        nb::gil_scoped_release release;
-        status = sampler->sample(n, staging->data(), stream, batch, &state);
-      }
-      if (status == SampleStatus::ok) return {staging, state.live_steps, state.needed, state.total};
-      if (!deadline) deadline.emplace(timeout);
-      const std::uint64_t slice = deadline->slice();
+      const std::uint32_t signal = sampler->begin_wait();
+      if (attempt()) return {staging, state.live_steps, state.needed, state.total};
+      const std::uint64_t slice = deadline.slice();
       if (slice == 0) return {nullptr, state.live_steps, state.needed, state.total};
       nb::gil_scoped_release release;
-      sampler->wait_rows(slice);
+      sampler->wait(signal, slice);
     }
   }
 
@@ -427,6 +429,11 @@ int staging_buffer(PyObject* self, Py_buffer* view, int flags) {
   return PyBuffer_FillInfo(view, self, staging->data(), static_cast<Py_ssize_t>(staging->bytes()), 0, flags);
 }
 
+struct Fields {
+  std::int64_t n;
+  std::vector<Field> fields;
+};
+
 PyType_Slot staging_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(staging_buffer)}, {0, nullptr}};
 
 }  // namespace
@@ -464,6 +471,18 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
            "beta"_a, "eps"_a, "min_size"_a, "seed"_a);
 
   nb::class_<Staging>(m, "Staging", nb::type_slots(staging_slots)).def_prop_ro("bytes", &Staging::bytes);
+  // Arrays of n rows within a buffer: (byte offset, dtype.str without byte order, shape of a row) each.
+  nb::class_<Fields>(m, "Fields")
+      .def("__init__", [](Fields* self, std::int64_t n, const std::vector<std::tuple<std::uint64_t, std::string, std::vector<std::int64_t>>>& fields) {
+        new (self) Fields{n, {}};
+        for (const auto& [offset, dtype, shape] : fields) self->fields.push_back({offset, dlpack_type(dtype[0], std::stoul(dtype.substr(1))), shape});
+      }, "n"_a, "fields"_a)
+      // One DLPack capsule a field, over the buffer's memory.
+      .def("capsules", [](const Fields& f, const std::shared_ptr<Staging>& staging) {
+        nb::list capsules;
+        for (const Field& field : f.fields) capsules.append(dlpack_capsule(staging, field, f.n));
+        return capsules;
+      }, "staging"_a);
   nb::class_<Pin>(m, "Pin", nb::is_weak_referenceable());
 
   nb::class_<PyAttachment>(m, "Attachment")

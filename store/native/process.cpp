@@ -177,7 +177,8 @@ void Process::check() {
   if (closed_.load(std::memory_order_relaxed)) {
     fail(ErrorCode::closed, "store '%.63s' is closed in this process: attach again", segments_->header().name);
   }
-  if (!forked_.load(std::memory_order_relaxed)) return;
+  // acquire: whoever sees the claim done also sees the slot that was claimed
+  if (!forked_.load(std::memory_order_acquire)) return;
   std::lock_guard guard(registry_mutex);
   if (forked_.load()) claim_slot();
 }

@@ -29,11 +29,6 @@ void importance_weights(const double* probabilities, std::uint32_t n, double bet
   for (std::uint32_t i = 0; i < n; ++i) weights[i] = static_cast<float>(scratch[i]);
 }
 
-struct Cursor {
-  const std::byte* base;  // of the row's block
-  std::uint32_t row;
-};
-
 template <std::size_t kBytes>
 void copy_small(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::byte* out) {
   for (std::uint32_t i = 0; i < n; ++i) memcpy(out + i * kBytes, rows[i].base + offset + rows[i].row * kBytes, kBytes);
@@ -116,7 +111,7 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
     if (n > 0) importance_weights(probabilities, n, beta, draws_.data(), weights);
     FAILPOINT(gather_begin);
     resolve(n, slots_.data());
-    const bool whole = gather(*epoch, n, out);
+    const bool whole = gather(*epoch, n, offsets.data(), out);
     const bool valid = epoch->leave() && whole;
     shared.counters.gather_ns.fetch_add(now_ns() - drawn, std::memory_order_relaxed);
     if (valid) {
@@ -133,6 +128,7 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, s
   TableCore& t = *table_;
   t.process().check();
   slots_.resize(n);
+  const std::vector<std::uint64_t> offsets = plan_.offsets(n);
   for (;;) {
     const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();
     {
@@ -145,9 +141,8 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, s
       }
     }
     resolve(n, slots_.data());
-    const bool whole = gather(*epoch, n, out);
+    const bool whole = gather(*epoch, n, offsets.data(), out);
     if (!epoch->leave() || !whole) continue;
-    const std::vector<std::uint64_t> offsets = plan_.offsets(n);
     const std::size_t extra = plan_.outputs.size();
     memcpy(out + offsets[extra], keys, n * sizeof *keys);
     std::fill_n(reinterpret_cast<double*>(out + offsets[extra + 1]), n, std::numeric_limits<double>::quiet_NaN());
@@ -164,15 +159,14 @@ const std::byte* Sampler::address(std::uint32_t slot, const Column& column) cons
 // Walks each drawn row's window: m steps, up to the episode's end or the plan's n. A ready row has what it needs, and the
 // links of what it needs never change while the row's block is protected.
 void Sampler::resolve(std::uint32_t n, const std::uint32_t* slots) {
-  windows_.resize(n);
   const TableCore& t = *table_;
+  rows_.resize(std::size_t{n} * 2);
+  for (std::uint32_t i = 0; i < n; ++i) rows_[i] = locate(slots[i]);
+  if (plan_.steps == 0) return;
+  windows_.resize(n);
   const Column* reward = nullptr;
   for (const Output& output : plan_.outputs) {
     if (output.source == Source::n_step_sum) reward = &t.columns()[output.column];
-  }
-  if (plan_.steps == 0) {
-    for (std::uint32_t i = 0; i < n; ++i) windows_[i] = {slots[i], slots[i], 0, 0, 1.0f, 0.0};
-    return;
   }
   for (std::uint32_t i = 0; i < n; ++i) {
     if (i + kAhead < n) {
@@ -203,80 +197,74 @@ void Sampler::resolve(std::uint32_t n, const std::uint32_t* slots) {
       at = after;
       if (m == plan_.steps || (flags & kEnd) != 0 || (t.flag(at) & kFinal) != 0 || t.next(at) == kNoRow) break;
     }
-    windows_[i] = {slots[i], at, m, flags, static_cast<float>((flags & kTerminated) != 0 ? 0.0 : factor), sum};
+    rows_[n + i] = locate(at);
+    windows_[i] = {m, flags, static_cast<float>((flags & kTerminated) != 0 ? 0.0 : factor), sum};
   }
 }
 
-bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, std::byte* out) {
+bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out) {
   const TableCore& t = *table_;
-  const std::uint32_t per_block = t.shared().rows_per_block;
-  const auto locate = [&](std::uint32_t slot) -> Cursor {
-    const std::uint32_t block = t.block_of(slot);
-    return {t.block_data(block), slot - block * per_block};
-  };
-  std::vector<Cursor> rows(std::size_t{n} * 2);
-  for (std::uint32_t i = 0; i < n; ++i) {
-    rows[i] = locate(windows_[i].slot);
-    rows[n + i] = locate(windows_[i].successor);
-  }
+  const auto cursors = [&](const Output& output) { return rows_.data() + (output.source == Source::successor ? n : 0); };
   for (const Output& output : plan_.outputs) {  // small columns miss the cache once a row: ask for all of them at once
     if (output.source > Source::successor || output.row_bytes > 32) continue;
     const std::uint64_t offset = t.columns()[output.column].block_offset;
-    const Cursor* from = rows.data() + (output.source == Source::successor ? n : 0);
+    const Cursor* from = cursors(output);
     for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + offset + from[i].row * output.row_bytes);
   }
-  const std::vector<std::uint64_t> offsets = plan_.offsets(n);
   std::uint64_t since = 0;
   for (std::size_t k = 0; k < plan_.outputs.size(); ++k) {
     const Output& output = plan_.outputs[k];
     std::byte* to = out + offsets[k];
     FAILPOINT(gather_column);
-    if (output.source <= Source::successor) {
-      const Cursor* from = rows.data() + (output.source == Source::successor ? n : 0);
-      const std::uint64_t offset = t.columns()[output.column].block_offset;
-      const auto step = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, kProgressBytes / output.row_bytes));
-      for (std::uint32_t start = 0; start < n; start += step) {
-        const std::uint32_t count = std::min(step, n - start);
-        copy_rows(from + start, count, offset, output.row_bytes, to + start * output.row_bytes);
-        since += count * output.row_bytes;
-        if (since >= kProgressBytes) {
-          since = 0;
-          if (!epoch.progress()) return false;
-        }
-      }
+    if (output.source > Source::successor) {
+      gather_window(output, n, to);
       continue;
     }
-    for (std::uint32_t i = 0; i < n; ++i) {
-      const Window& w = windows_[i];
-      switch (output.source) {
-        case Source::n_step_sum:
-          if (plan_.double_reward) reinterpret_cast<double*>(to)[i] = w.reduced;
-          else reinterpret_cast<float*>(to)[i] = static_cast<float>(w.reduced);
-          break;
-        case Source::terminated: reinterpret_cast<std::uint8_t*>(to)[i] = (w.flags & kTerminated) != 0; break;
-        case Source::truncated: reinterpret_cast<std::uint8_t*>(to)[i] = (w.flags & kTruncated) != 0; break;
-        case Source::discount: reinterpret_cast<float*>(to)[i] = w.discount; break;
-        default: reinterpret_cast<std::int32_t*>(to)[i] = static_cast<std::int32_t>(w.steps); break;
-      }
+    const Cursor* from = cursors(output);
+    const std::uint64_t offset = t.columns()[output.column].block_offset;
+    const auto step = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, kProgressBytes / output.row_bytes));
+    for (std::uint32_t start = 0; start < n; start += step) {
+      const std::uint32_t count = std::min(step, n - start);
+      copy_rows(from + start, count, offset, output.row_bytes, to + start * output.row_bytes);
+      since += count * output.row_bytes;
+      if (since < kProgressBytes) continue;
+      since = 0;
+      if (!epoch.progress()) return false;
     }
   }
   FAILPOINT(gather_end);
   return true;
 }
 
-void Sampler::wait_rows(std::uint64_t timeout_ns) {
+// A column that belongs to the window as a whole.
+void Sampler::gather_window(const Output& output, std::uint32_t n, std::byte* to) const {
+  const auto fill = [&](auto* values, auto value_of) {
+    for (std::uint32_t i = 0; i < n; ++i) values[i] = value_of(windows_[i]);
+  };
+  switch (output.source) {
+    case Source::n_step_sum:
+      if (plan_.double_reward) fill(reinterpret_cast<double*>(to), [](const Window& w) { return w.reduced; });
+      else fill(reinterpret_cast<float*>(to), [](const Window& w) { return static_cast<float>(w.reduced); });
+      break;
+    case Source::terminated: fill(reinterpret_cast<bool*>(to), [](const Window& w) { return (w.flags & kTerminated) != 0; }); break;
+    case Source::truncated: fill(reinterpret_cast<bool*>(to), [](const Window& w) { return (w.flags & kTruncated) != 0; }); break;
+    case Source::discount: fill(reinterpret_cast<float*>(to), [](const Window& w) { return w.discount; }); break;
+    default: fill(reinterpret_cast<std::int32_t*>(to), [](const Window& w) { return static_cast<std::int32_t>(w.steps); }); break;
+  }
+}
+
+std::uint32_t Sampler::begin_wait() {
   Table& t = table_->shared();
-  const std::uint64_t began = now_ns();
   const std::uint32_t signal = t.rows_signal.load(std::memory_order_seq_cst);
   t.rows_waiting.store(1, std::memory_order_seq_cst);
   FAILPOINT(wait_rows);
-  bool changed = false;
-  for (std::uint32_t b = 0; b < t.n_blocks && !changed; ++b) {
-    const Block& block = table_->block(b);
-    changed = block.state.load(std::memory_order_relaxed) == kOpen &&
-              (block.pub.load(std::memory_order_seq_cst) & kCountMask) > block.folded.load(std::memory_order_relaxed);
-  }
-  if (!changed) futex_wait(&t.rows_signal, signal, timeout_ns);
+  return signal;
+}
+
+void Sampler::wait(std::uint32_t signal, std::uint64_t timeout_ns) {
+  Table& t = table_->shared();
+  const std::uint64_t began = now_ns();
+  futex_wait(&t.rows_signal, signal, timeout_ns);
   t.counters.sample_wait_ns.fetch_add(now_ns() - began, std::memory_order_relaxed);
 }
 

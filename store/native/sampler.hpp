@@ -39,6 +39,12 @@ struct Plan {
   std::vector<std::uint64_t> offsets(std::uint64_t n) const;
 };
 
+// Where a row is.
+struct Cursor {
+  const std::byte* base;  // of its block
+  std::uint32_t row;
+};
+
 enum class SampleStatus { ok, too_few, no_mass };
 
 struct SampleState {
@@ -52,8 +58,10 @@ class Sampler {
 
   // One attempt, without waiting for rows. Draw `i` of the batch uses Philox(seed, stream, batch). Fills `out`.
   SampleStatus sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state);
-  // Waits up to `timeout_ns` for more rows than there were at the last attempt; returns early at will.
-  void wait_rows(std::uint64_t timeout_ns);
+  // After an attempt that failed: begin_wait, one more attempt, and only then wait with what begin_wait returned. So no
+  // row that is published in between is slept through. Wakes early at will.
+  std::uint32_t begin_wait();
+  void wait(std::uint32_t signal, std::uint64_t timeout_ns);
   // Copies the windows of given live rows; false for the first key that is stale, whose position comes back. Nothing was
   // drawn: probabilities are NaN, weights 1.
   bool read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at);
@@ -61,21 +69,25 @@ class Sampler {
   TableCore& table() const { return *table_; }
 
  private:
-  struct Window {  // where one window's bytes are
-    std::uint32_t slot, successor;
+  struct Window {
     std::uint32_t steps;
     std::uint8_t flags;
     float discount;
     double reduced;
   };
   void resolve(std::uint32_t n, const std::uint32_t* slots);
-  bool gather(ReaderEpoch& epoch, std::uint32_t n, std::byte* out);
+  Cursor locate(std::uint32_t slot) const {
+    const std::uint32_t block = table_->block_of(slot);
+    return {table_->block_data(block), slot - block * table_->shared().rows_per_block};
+  }
+  bool gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out);
+  void gather_window(const Output& output, std::uint32_t n, std::byte* to) const;
   const std::byte* address(std::uint32_t slot, const Column& column) const;
 
   std::shared_ptr<TableCore> table_;
   Plan plan_;
   std::vector<Window> windows_;
-  std::vector<const std::byte*> at_;  // block base of each drawn row, then of each successor
+  std::vector<Cursor> rows_;  // of each drawn row, then of each successor
   std::vector<double> draws_;
   std::vector<std::uint32_t> slots_;
 };

@@ -217,6 +217,7 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
     }
     FAILPOINT(update_done);
   }
+  announce(t_.rows_waiting, t_.rows_signal);  // a table whose priorities were all zero can be drawn from now
   t_.counters.updated.fetch_add(count.applied, std::memory_order_relaxed);
   t_.counters.stale_updates.fetch_add(count.stale, std::memory_order_relaxed);
   t_.counters.update_ns.fetch_add(now_ns() - began, std::memory_order_relaxed);
@@ -225,7 +226,14 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
 
 void TableCore::configure(double alpha, double beta, double eps, std::uint64_t min_size) {
   process_->check();
-  IndexLock lock(*this);
+  {
+    IndexLock lock(*this);
+    configure_locked(alpha, beta, eps, min_size);
+  }
+  announce(t_.rows_waiting, t_.rows_signal);
+}
+
+void TableCore::configure_locked(double alpha, double beta, double eps, std::uint64_t min_size) {
   fold();
   t_.beta.store(beta);
   t_.min_size.store(min_size);

@@ -130,6 +130,7 @@ class TableCore {
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
   void recompute_leaves();
+  void configure_locked(double alpha, double beta, double eps, std::uint64_t min_size);
 
   std::shared_ptr<Process> process_;
   std::uint32_t index_;

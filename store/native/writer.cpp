@@ -59,6 +59,7 @@ void Writer::close() {
     table_->finish_writer(number_);
   }
   announce(table_->shared().space_waiting, table_->shared().space_signal);
+  announce(table_->shared().rows_waiting, table_->shared().rows_signal);  // the last windows may have become complete
 }
 
 // A spare block, or a new one. False: none can be had now.
@@ -78,6 +79,17 @@ bool Writer::next_block() {
 // Makes sure that `n` rows can be published without asking for another block in between.
 bool Writer::reserve(std::uint32_t n) {
   const std::uint32_t capacity = table_->shared().rows_per_block;
+  const auto sealed = [&](std::uint32_t b) { return (table_->block(b).pub.load(std::memory_order_acquire) & kSealed) != 0; };
+  // Blocks that take no more rows are given back first: others may be waiting for them.
+  if (block_ != kNoRow && (count_ == capacity || sealed(block_))) release_block(0);
+  for (std::size_t i = 0; i < spare_.size();) {
+    if (!sealed(spare_[i])) {
+      ++i;
+      continue;
+    }
+    table_->block(spare_[i]).pub.fetch_or(kReleased, std::memory_order_acq_rel);
+    spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
   std::uint64_t room = (block_ == kNoRow ? 0 : capacity - count_) + std::uint64_t{capacity} * spare_.size();
   for (; room < n; room += capacity) {
     const std::uint32_t block = table_->open_block(number_, &holders_, &stalled_);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import socket
@@ -26,14 +25,13 @@ class Auditor:
         self.store = store
         self.tables = {name: store.table(name) for name in store.tables()}
 
-    def rows(self, writers: dict[str, dict[str, list[int]]]) -> dict[str, Any]:
+    def rows(self, writers: dict[str, dict[str, list[int]]], latest: list[int]) -> list[str]:
         """Compare all rows with what the writers say that they wrote, and every count with a recount.
 
-        `writers`: for each table, by writer id, how many serials were acknowledged and how many tried. Nobody
-        may be writing meanwhile.
+        `writers`: for each table, by writer id, how many serials were acknowledged and how many tried. `latest`: ids of
+        writers that were the last to append, so that rows of theirs must be there. Nobody may be writing meanwhile.
         """
         faults: list[str] = []
-        live: dict[str, int] = {}
         for name in ("plain", "episodic"):
             table = self.tables[name]
             table.verify()
@@ -41,8 +39,9 @@ class Auditor:
             faults += [f"{name}: {fault}" for fault in rows.stored_faults(stored)]
             faults += _gaps(name, stored, writers[name])
             faults += _counts(table, stored, keys)
-            live[name] = len(keys)
-        return {"faults": faults, "live": live}
+            lost = [writer for writer in latest if writers[name][str(writer)][0] and writer not in stored["writer"]]
+            faults += [f"{name}: no row is left of writer {writer}, who appended last" for writer in lost]
+        return faults
 
     def light(self) -> list[str]:
         """Verify the index, draw, and attach afresh, while others run."""
@@ -56,7 +55,6 @@ class Auditor:
 
     def memory(self) -> dict[str, Any]:
         """Return what may not grow: bytes behind the segments, descriptors, process slots; and who is alive."""
-        gc.collect()  # lets go of the second attach of `light`
         return {
             "bytes": segment.allocated_bytes(self.store._control_fd) + segment.allocated_bytes(self.store._data_fd),
             "descriptors": len(os.listdir("/proc/self/fd")),

@@ -114,7 +114,7 @@ def campaign(first: int, rounds: int, seed: int, max_failures: int, directory: P
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.crash.campaign", description="Random crashes, with a check after each."
+        prog="python -m tests.crash.campaign", description="Random crashes, each with an audit after it."
     )
     parser.add_argument("--rounds", type=int, default=3000)
     parser.add_argument("--first", type=int, default=0, help="number of the first round")

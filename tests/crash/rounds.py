@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.crash import rows
 from tests.crash.board import Order, State
-from tests.crash.points import LOCK_FREE, PREPARED, ROLES_AT, strikes
+from tests.crash.points import LOCK_FREE, PREPARED, ROLES_AT, WRITING, strikes
 from tests.crash.stage import DEADLINE_S, CrashFailure, Player, Stage
 
 __all__ = ["Outcome", "Strike", "choose", "play"]
@@ -144,10 +144,23 @@ def _others_go_on(stage: Stage, struck: dict[Player, Strike], pending: list[Play
     else:
         time.sleep(_IN_LOCK_S)
     for player in stopped:
+        if player.role in WRITING and struck[player].point in LOCK_FREE and stage.guests() == [player]:
+            _revive_alone(stage, player)
         player.child.signal(signal.SIGCONT)
     if stopped:
         outcome.others_s = max(outcome.others_s, stage.go_on(stage.survivors, unless=interrupted))
         stage.go_on(stopped, steps=1, unless=interrupted)
+
+
+def _revive_alone(stage: Stage, player: Player) -> None:
+    """Let a stopped writer go on while the survivors rest: what it appends now must be there afterwards."""
+    stage.pause()
+    player.child.signal(signal.SIGCONT)
+    stage.go_on([player], steps=3)  # the interrupted one, and two that bring a step each at least
+    player.order(Order.PAUSE)
+    player.must(State.PAUSED)
+    stage.audit(player)
+    player.order(Order.RUN)
 
 
 def _retire(stage: Stage, players: dict[Player, Strike | None], outcome: Outcome) -> None:
@@ -193,13 +206,19 @@ def _play_prepared(stage: Stage, strike: Strike, outcome: Outcome) -> None:
         _await(helper, stopped=PREPARED[strike.point] == "stopped reader")
     victim.order(Order.RUN)
     dead, stopped = _wait_struck({victim: strike}, outcome)
-    if helper.role == "hog":
+    if helper.role == "hog" and strike.action == "kill":  # the pins of a dead process hold nothing
+        helper.child.signal(signal.SIGKILL)
+        _await(helper, stopped=False)
+        stage.forget(helper)
+    elif helper.role == "hog":
         stage.leave(helper)
     elif helper.child.status is None:
         helper.child.signal(signal.SIGCONT)
     else:
         stage.forget(helper)
     stage.resume()
+    if helper.role == "hog":
+        stage.lap()
     if dead or stopped:
         _others_go_on(stage, {victim: strike}, [], outcome)
     if dead:

@@ -121,6 +121,10 @@ class Stage:
         self._players.append(player)
         return player
 
+    def guests(self) -> list[Player]:
+        """Return the processes that are not survivors, dead ones too until they are forgotten."""
+        return [player for player in self._players if player not in self.survivors]
+
     def go_on(self, players: Iterable[Player], *, steps: int = 2, unless: Callable[[], bool] = _never) -> float:
         """Return the seconds until each of `players` has completed `steps` more operations, or `unless` holds."""
         begin = time.monotonic()
@@ -136,7 +140,7 @@ class Stage:
             time.sleep(0.0003)
         return time.monotonic() - begin
 
-    def lap(self, unless: Callable[[], bool]) -> None:
+    def lap(self, unless: Callable[[], bool] = _never) -> None:
         """Let the surviving writer pass twice through both tables, unless `unless` comes to hold."""
         writer = self.survivors[0]
         goals = {table: writer.acked(table) + 2 * rows.MAX_SIZE for table in ("plain", "episodic")}
@@ -192,21 +196,26 @@ class Stage:
         except (RuntimeError, TimeoutError) as error:
             raise CrashFailure(f"auditor, {what}: {error}") from None
 
-    def audit(self) -> None:
+    def audit(self, guest: Player | None = None) -> None:
         """Compare the store with what it must be; the survivors rest meanwhile.
+
+        `guest`: another process, at rest, that was the last to append.
 
         Raises:
             CrashFailure: torn or lost rows, wrong counts, memory that did not come back.
         """
         self.pause()
         written = dict(self._past)
-        for player in self.survivors:
+        guests = [guest] if guest is not None else []
+        for player in self.survivors + guests:
             written |= self._written(player)
         tables: dict[str, dict[int, list[int]]] = {"plain": {}, "episodic": {}}
         for writer, (plain, episodic) in written.items():
             tables["plain"][writer] = plain
             tables["episodic"][writer] = tables["episodic"][rows.second(writer)] = episodic
-        faults: list[str] = self.ask("rows", writers=tables)["faults"]
+        faults: list[str] = self.ask(
+            "rows", writers=tables, latest=[w for player in guests for w in self._written(player)]
+        )
         memory = self.ask("memory")
         if memory["bytes"] != self.memory["bytes"]:
             faults.append(f"{memory['bytes']} bytes are allocated, {self.memory['bytes']} at the start")
@@ -216,8 +225,9 @@ class Stage:
             )
         if memory["slots"] > len(_SURVIVORS) + 6:
             faults.append(f"{memory['slots']} process slots are in use: those of the dead are not taken again")
-        if memory["alive"] != len(_SURVIVORS) + 1:
-            faults.append(f"{memory['alive']} processes count as alive, {len(_SURVIVORS) + 1} are")
+        alive = len(self.survivors + guests) + 1
+        if memory["alive"] != alive:
+            faults.append(f"{memory['alive']} processes count as alive, {alive} are")
         self.resume()
         if faults:
             raise CrashFailure("; ".join(faults))

@@ -38,7 +38,6 @@ class Local(NamedTuple):
     at: int = 0  # block that a loop has come to
     saw: int = 0  # of a block's count
     then: str = ""  # where fold and reclaim go on
-    written: bool = False  # reclaim met a block whose owner may still write
     stage: int = 0  # of open_block
 
 

@@ -139,6 +139,16 @@ def reopened(o: dict[str, str]) -> Program:
     return [writer, [store("waiting", 1, SEQ_CST, "wait_rows"), *looks]]
 
 
+def claim(o: dict[str, str]) -> Program:
+    """Process::check in a forked child: a thread that finds the slot claimed uses what the claiming thread wrote."""
+    first = [store("slot", 1, label="claim_slot"), store("claimed", 1, RELEASE, "attach_cleaned")]
+    return [first, [load("claimed", "done", o["check"], "check"), load("slot", "used", label="pin")]]
+
+
+def _others_slot(f: Outcome) -> str | None:
+    return "a child's thread works in its parent's slot" if f["done"] and not f["used"] else None
+
+
 def _missed(f: Outcome) -> str | None:
     unseen = f["flag"] == 0 and not (f["rows"] and f["open"])
     return "the waiter sleeps and the writer has not seen it" if unseen else None
@@ -180,6 +190,7 @@ CASES = {
     "announce": Case(
         announce, {"publish": SEQ_CST, "look": SEQ_CST, "flag": SEQ_CST, "second look": SEQ_CST}, _asleep, {}
     ),
+    "claim": Case(claim, {"check": ACQUIRE}, _others_slot, {}),
     "reopened": Case(reopened, {"state": f"{RELAXED} after pub"}, _missed, {"lock": 1}),
 }
 
@@ -198,6 +209,7 @@ MUTATIONS = (
     ("announce", "flag", RELEASE),
     ("announce", "second look", RELAXED),
     ("reopened", "state", f"{RELAXED} before pub"),
+    ("claim", "check", RELAXED),
 )
 
 _CONTROL = "the overwrite is conditional on what was read, and no processor stores ahead of a branch; C++ asks for it"

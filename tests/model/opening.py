@@ -135,7 +135,7 @@ class Opener(Actor):
         if free:
             self.note(w, block=free[0])
             return "give"
-        self.note(w, at=0, written=False)
+        self.note(w, at=0)
         return "reclaim"
 
     def lives(self, w: Table, owner: int, claim: int) -> bool:
@@ -155,7 +155,6 @@ class Opener(Actor):
             )
             if not held or self.mutation == "kReleased not awaited":
                 return "reclaim_before"
-            self.note(w, written=True)
         self.note(w, at=mine.at + 1)
         return "reclaim"
 
@@ -172,7 +171,7 @@ class Opener(Actor):
         if mine.stage == 0:
             self.note(w, stage=1)
             return "seal_dead"
-        if mine.stage == 1 and not mine.written and w.order:
+        if mine.stage == 1 and w.order:
             self.note(w, stage=2)
             return "evict_block"
         return "wait_space"
@@ -197,7 +196,7 @@ class Opener(Actor):
         return "seal_dead"
 
     def evict_block(self, w: Table) -> Next:
-        """Room is short though nothing waits to be let go: the oldest block goes before its time."""
+        """Room is short (idle writers, many open blocks): the oldest block goes before its time."""
         at = w.order[0]
         self.note(w, at=at, saw=w.blocks[at].pub, then="evict_rest")
         w.change(at, sealed=True)

@@ -2,8 +2,9 @@
 while its owner can still write into it (writer.cpp append, evict.cpp, fold.cpp, recover.cpp).
 
 Every actor is a writer in a process of its own; whoever needs a block folds, evicts, seals, reclaims and opens under
-the index lock (opening.py) while the others publish without it. A killed writer's slot is taken by a new process, or by none.
-Left out: links, priorities, the tree's journal, and the list of blocks still to fold (recomputed from the blocks).
+the index lock (opening.py) while the others publish without it. A killed writer's slot is taken by a new process, or
+by none. Left out: links, priorities, the tree's journal, the list of blocks still to fold (recomputed from the blocks),
+and blocks that a writer reserves in advance.
 """
 
 from __future__ import annotations

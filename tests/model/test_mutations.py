@@ -14,7 +14,7 @@ Report = Callable[[str, object], None]
 
 # The sizes at which a model's mutations are looked for, cheap ones first.
 SIZES: dict[Any, list[dict[str, Any]]] = {
-    publication: [{"rows": (3, 2), "crashes": 0}, {"rows": (2, 1), "per_block": 1}],
+    publication: [{"rows": (3, 2), "crashes": 0}, {"rows": (1, 1), "blocks": 1, "per_block": 1}],
     epochs: [{"readers": 1, "batches": 1, "crashes": 0}, {"readers": 1, "batches": 2, "lives": 1}],
     pins: [{}],
     waiting: [{"needs": (2,)}, {"needs": (2, 2), "locked_look": True}],
@@ -51,7 +51,7 @@ def test_harmless_mutation(model: Any, mutation: str, report: Report) -> None:
     for sizes in SIZES[model]:
         result = explore(*model.make(mutation, **sizes))
         assert result.violation is None, str(result)
-        report(f"{name(model)}, {mutation} (harmless)", result)
+        report(f"{name(model)}, {mutation}, {sizes} (harmless)", result)
 
 
 def test_there_are_enough_of_them() -> None:
