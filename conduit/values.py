@@ -49,13 +49,18 @@ def as_priorities(priorities: Any, n: int) -> npt.NDArray[np.float32]:
         raise PriorityError(f"priorities are {given.dtype}: give floats")
     if given.shape != (n,):
         raise ShapeMismatch(f"priorities have shape {given.shape}, {n} rows need shape ({n},)")
-    if given.dtype != np.float32 and n and given.min() < 0:
-        raise _bad_priority(given, int(np.argmax(given < 0)), n)
-    values = given if given.dtype == np.float32 and given.flags.c_contiguous else _narrowed(given)
-    bad = native.first_bad_priority(values, n)
-    if bad < n:
-        raise _bad_priority(given, bad, n)
-    return values
+    if given.dtype == np.float32 and given.flags.c_contiguous:
+        bad = native.first_bad_priority(given, n)
+        if bad < n:
+            raise _bad_priority(given, bad, n)
+        return given
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(given, np.float32)
+    good = np.isfinite(values) & (given >= 0)  # the sign as given: a small negative number rounds to zero
+    if not good.all():
+        raise _bad_priority(given, int(np.argmin(good)), n)
+    lost = (values == 0) & (given != 0)
+    return np.where(lost, _SMALLEST, values) if lost.any() else values
 
 
 def _bad_priority(given: npt.NDArray[Any], at: int, n: int) -> PriorityError:
@@ -101,10 +106,3 @@ def seconds(timeout: Any) -> float | None:
         ConfigError: negative, NaN or no number.
     """
     return None if timeout is None else real_number("timeout", timeout, 0.0, math.inf)
-
-
-def _narrowed(given: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    with np.errstate(over="ignore"):
-        values = np.ascontiguousarray(given, np.float32)
-    lost = (values == 0) & (given != 0)
-    return np.where(lost, _SMALLEST, values) if lost.any() else values

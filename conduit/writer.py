@@ -201,9 +201,9 @@ class VectorWriter(_Base):
             arrays["terminated"].astype(np.uint8) * rows.TERMINATED
             | arrays["truncated"].astype(np.uint8) * rows.TRUNCATED
         )
+        if final_obs is not None and self._mode != "same_step":
+            raise ConfigError(f"final_obs belongs to autoreset='same_step'; this writer was made for {self._mode!r}")
         if self._mode == "next_step":
-            if final_obs is not None:
-                raise ConfigError("final_obs belongs to autoreset='same_step'; this writer was made for 'next_step'")
             flags[self._ended] = rows.FINAL
             self._write(arrays, flags, given, self._chains)
             self._ended = (flags & (rows.TERMINATED | rows.TRUNCATED)) != 0

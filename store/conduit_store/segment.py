@@ -20,7 +20,6 @@ __all__ = ["allocated_bytes", "check_platform", "create", "reopen", "reserve"]
 
 SLICE_BYTES = 64 << 20  # reserved at once, between two looks at the headroom
 _MAX_LABEL_BYTES = 249  # the kernel's limit
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 # What fallocate and ftruncate say where there is no room: of memory, of a small mount, of an address space,
 # of `ulimit -f`.
 _NO_ROOM = (errno.ENOMEM, errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -46,7 +45,7 @@ def create(label: str, size: int) -> int:
     fd = os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except (OSError, OverflowError) as error:
         os.close(fd)
         if isinstance(error, OSError) and error.errno not in (*_NO_ROOM, errno.EINVAL):

@@ -7,7 +7,10 @@
 namespace conduit {
 namespace {
 
-constexpr std::uint64_t kStallNs = 20'000'000;  // a reader that has not moved for this long is expelled
+#ifndef CONDUIT_STALL_MS
+#define CONDUIT_STALL_MS 20
+#endif
+constexpr std::uint64_t kStallNs = CONDUIT_STALL_MS * 1'000'000ull;  // a reader that has not moved for this long is expelled
 
 }  // namespace
 
@@ -95,7 +98,8 @@ void TableCore::seal_dead() {
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     Block& block = blocks_[b];
     if (block.state.load(std::memory_order_relaxed) != kOpen) continue;
-    if ((block.pub.load(std::memory_order_acquire) & kReleased) != 0 || process_->alive(block.owner, block.owner_claim)) continue;
+    // Not kReleased: a writer that died between two blocks has released all of them, and its chains still want finishing.
+    if ((block.pub.load(std::memory_order_acquire) & kCut) != 0 || process_->alive(block.owner, block.owner_claim)) continue;
     block.pub.fetch_or(kSealed | kReleased | kCut, std::memory_order_acq_rel);
     FAILPOINT(open_sealed_dead);
     // A block that was force-sealed earlier may already have left the active list without its chains being finished.
@@ -224,10 +228,19 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders,
     fold();
     if (reclaim(holders, stalled)) b = find_free();
   }
-  // Nothing retired is merely waiting for readers: room is short because of many open blocks, idle writers or short
-  // episodes. Evict the oldest block before its time; the table then holds less than max_size, and a counter says so.
-  if (b == kNoRow && holders->pinned + holders->read == 0 && t_.order_head != t_.order_tail) {
-    evict_block(order_[t_.order_head % t_.n_blocks]);
+  // Room is short because of many open blocks, short blocks of writers that died, idle writers or short episodes. Evict
+  // the oldest blocks before their time; the table then holds less than max_size, and a counter says so. Readers are
+  // waited for (they leave or are expelled within milliseconds), and so is a pin on the oldest block: views of every
+  // block must not drain the table. Pins elsewhere, and blocks that idle or stopped writers have not let go of, hold up
+  // nobody.
+  while (b == kNoRow && holders->read == 0 && t_.order_head != t_.order_tail) {
+    const std::uint32_t head = order_[t_.order_head % t_.n_blocks];
+    if (std::uint32_t pid; pinned(head, &pid)) {
+      ++holders->pinned;
+      holders->process = pid;
+      break;
+    }
+    evict_block(head);
     if (reclaim(holders, stalled)) b = find_free();
   }
   if (b != kNoRow) give(b, writer);

@@ -3,6 +3,7 @@
 #ifdef CONDUIT_FAILPOINTS
 
 #include <signal.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@ struct Point {
 };
 Point points[kCount];
 std::atomic<bool> resumed{true};
+thread_local bool mortal_thread = false;
 
 int index_of(const std::string& name) {
   for (int i = 0; i < kCount; ++i) {
@@ -40,6 +42,7 @@ void failpoint_hit(Failpoint point) {
   Point& p = points[static_cast<int>(point)];
   p.hits.fetch_add(1, std::memory_order_relaxed);
   const int action = p.action.load(std::memory_order_relaxed);
+  if (static_cast<FailAction>(action) == FailAction::exit_thread && !mortal_thread) return;
   if (action == 0 || p.countdown.fetch_sub(1, std::memory_order_relaxed) != 1) return;
   p.action.store(0, std::memory_order_relaxed);
   switch (static_cast<FailAction>(action)) {
@@ -50,6 +53,7 @@ void failpoint_hit(Failpoint point) {
       while (!resumed.load()) nanosleep(&nap, nullptr);
       break;
     }
+    case FailAction::exit_thread: syscall(SYS_exit, 0); break;
     case FailAction::none: break;
   }
 }
@@ -62,6 +66,8 @@ void failpoint_arm(const std::string& name, FailAction action, long nth) {
 }
 
 void failpoint_resume() { resumed = true; }
+
+void failpoint_mortal(bool mortal) { mortal_thread = mortal; }
 
 long failpoint_hits(const std::string& name) { return points[index_of(name)].hits.load(); }
 

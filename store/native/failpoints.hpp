@@ -1,5 +1,5 @@
 // Named points at every step that changes shared state. In a test build a point can kill, stop or pause the process that
-// reaches it for the n-th time; in a release build FAILPOINT expands to nothing.
+// reaches it for the n-th time, or end just the thread; in a release build FAILPOINT expands to nothing.
 #pragma once
 
 #include <string>
@@ -28,13 +28,16 @@ enum class Failpoint : int {
       count
 };
 
-enum class FailAction : int { none = 0, kill = 1, stop = 2, pause = 3 };
+enum class FailAction : int { none = 0, kill = 1, stop = 2, pause = 3, exit_thread = 4 };
 
 #ifdef CONDUIT_FAILPOINTS
 void failpoint_hit(Failpoint point);
 // Arms one point for this process: acts at its `nth` next pass (1 = the next). `pause` spins until `failpoint_resume`.
+// `exit_thread` counts and ends only threads that are mortal. They end as a kill would end them: no destructor runs, what
+// they hold stays as it is, and the kernel marks their robust mutexes.
 void failpoint_arm(const std::string& name, FailAction action, long nth);
 void failpoint_resume();
+void failpoint_mortal(bool mortal);  // whether `exit_thread` may end the calling thread
 long failpoint_hits(const std::string& name);
 std::vector<std::string> failpoint_names();
 #define FAILPOINT(name) ::conduit::failpoint_hit(::conduit::Failpoint::name)

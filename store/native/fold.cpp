@@ -93,11 +93,12 @@ void TableCore::fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to)
 }
 
 void TableCore::fold_links(std::uint32_t b, std::uint32_t row, std::vector<std::uint32_t>& ready_slots) {
-  const std::uint64_t birth = blocks_[b].birth;
   const std::uint32_t slot = b * t_.rows_per_block + row;
+  // Each row's predecessor is told by the birth of that row's own block: that of a younger block further down the chain
+  // would let a block pass that has been given away in between.
   const auto before = [&](std::uint32_t s) {
     const std::uint32_t p = std::atomic_ref(prev_[s]).load(std::memory_order_relaxed);
-    return linked(p, birth) ? p : kNoRow;
+    return linked(p, blocks_[block_of(s)].birth) ? p : kNoRow;
   };
   std::uint32_t p = before(slot);
   if (p == kNoRow) return;
@@ -136,8 +137,9 @@ void TableCore::finish_chains(std::uint32_t b) {
     if (next(tail) != kNoRow || (flag(tail) & kFinal) != 0) continue;
     std::uint32_t p = tail;
     for (std::uint32_t back = 1; back < t_.steps_after; ++back) {
+      const std::uint64_t birth = blocks_[block_of(p)].birth;
       p = std::atomic_ref(prev_[p]).load(std::memory_order_relaxed);
-      if (!linked(p, block.birth)) break;
+      if (!linked(p, birth)) break;
       if (!ready(p)) slots.push_back(p);
     }
   }

@@ -206,12 +206,16 @@ void Process::claim_slot() {
     ProcessSlot& p = segments_->process(i);
     slot_ = i;
     claim_ = p.claim.fetch_add(1, std::memory_order_acq_rel) + 1;
+    // acquire: pairs with the predecessor's orderly close. What it read under its epochs comes before the idle slots that we
+    // show from now on, as it came before its own.
+    p.attached.load(std::memory_order_acquire);
     FAILPOINT(attach_claimed);
     // The dead predecessor's epochs and pins end here; from now on they would be taken for ours.
     for (auto& reader : p.readers) reader.state.store(0, std::memory_order_release);
     for (auto& pin : p.pins) pin.store(0, std::memory_order_release);
-    p.readers_used.store(0, std::memory_order_relaxed);
-    p.pins_used.store(0, std::memory_order_relaxed);
+    // release: a reclaimer may stop at these marks and look no further
+    p.readers_used.store(0, std::memory_order_release);
+    p.pins_used.store(0, std::memory_order_release);
     p.pid.store(static_cast<std::uint32_t>(getpid()), std::memory_order_relaxed);
     p.attached.store(1, std::memory_order_release);
     std::uint32_t used = h.processes_used.load();

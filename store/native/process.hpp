@@ -53,6 +53,8 @@ class ReaderEpoch {
   ReaderEpoch(const ReaderEpoch&) = delete;
   ReaderEpoch& operator=(const ReaderEpoch&) = delete;
   bool progress();
+  // Whether the reader has not been expelled so far: a hint, for it may be at any time. One relaxed load.
+  bool held() const { return valid_ && slot_->state.load(std::memory_order_relaxed) == state_; }
   bool leave();
 
  private:

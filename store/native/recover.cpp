@@ -71,6 +71,13 @@ void TableCore::recover() {
   t_.active_count = static_cast<std::uint32_t>(open.size());  // folded blocks leave the list at the next fold
   std::copy(open.begin(), open.end(), order_);
   std::copy(open.begin(), open.end(), active_);
+  // The dead holder may have changed a count and not its counter: folded less evicted is what is live.
+  const std::uint64_t in = t_.counters.steps_folded.load(), out = t_.counters.steps_evicted.load();
+  if (in < out + t_.live_steps) {
+    t_.counters.steps_folded.store(out + t_.live_steps);
+  } else {
+    t_.counters.steps_evicted.store(in - t_.live_steps);
+  }
   t_.counters.recoveries.fetch_add(1, std::memory_order_relaxed);
   FAILPOINT(recover_end);
 }
@@ -110,6 +117,7 @@ std::vector<std::string> TableCore::verify() {
   }
   expect(order == open, "eviction order holds " + std::to_string(order) + " blocks of " + std::to_string(open));
   expect(live == t_.live_steps, "live steps " + std::to_string(t_.live_steps) + ", recount " + std::to_string(live));
+  expect(t_.counters.steps_folded.load() - t_.counters.steps_evicted.load() == live, "counters of folded and evicted steps differ from the live steps");
   expect(t_.live_steps <= t_.max_size, "live steps " + std::to_string(t_.live_steps) + " above max_size");
   expect(sum_.consistent(), "sum tree: a node differs from the sum of its children");
   if (t_.prioritized) expect(max_.consistent(), "maximum tree: a node differs from its children");

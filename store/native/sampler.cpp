@@ -110,8 +110,7 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
     shared.counters.draw_ns.fetch_add(drawn - began, std::memory_order_relaxed);
     if (n > 0) importance_weights(probabilities, n, beta, draws_.data(), weights);
     FAILPOINT(gather_begin);
-    resolve(n, slots_.data());
-    const bool whole = gather(*epoch, n, offsets.data(), out);
+    const bool whole = copy(*epoch, n, offsets.data(), out);
     const bool valid = epoch->leave() && whole;
     shared.counters.gather_ns.fetch_add(now_ns() - drawn, std::memory_order_relaxed);
     if (valid) {
@@ -140,8 +139,7 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, s
         return false;
       }
     }
-    resolve(n, slots_.data());
-    const bool whole = gather(*epoch, n, offsets.data(), out);
+    const bool whole = copy(*epoch, n, offsets.data(), out);
     if (!epoch->leave() || !whole) continue;
     const std::size_t extra = plan_.outputs.size();
     memcpy(out + offsets[extra], keys, n * sizeof *keys);
@@ -202,6 +200,14 @@ void Sampler::resolve(std::uint32_t n, const std::uint32_t* slots) {
   }
 }
 
+// False when the reader was expelled: what it has copied is of no use. It looks before it starts and before each column,
+// so that one who was stopped for long does not wake to copy bytes that others are writing.
+bool Sampler::copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out) {
+  if (!epoch.held()) return false;
+  resolve(n, slots_.data());
+  return gather(epoch, n, offsets, out);
+}
+
 bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out) {
   const TableCore& t = *table_;
   const auto cursors = [&](const Output& output) { return rows_.data() + (output.source == Source::successor ? n : 0); };
@@ -216,6 +222,7 @@ bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* o
     const Output& output = plan_.outputs[k];
     std::byte* to = out + offsets[k];
     FAILPOINT(gather_column);
+    if (!epoch.held()) return false;
     if (output.source > Source::successor) {
       gather_window(output, n, to);
       continue;

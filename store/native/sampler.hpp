@@ -80,6 +80,7 @@ class Sampler {
     const std::uint32_t block = table_->block_of(slot);
     return {table_->block_data(block), slot - block * table_->shared().rows_per_block};
   }
+  bool copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out);
   bool gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out);
   void gather_window(const Output& output, std::uint32_t n, std::byte* to) const;
   const std::byte* address(std::uint32_t slot, const Column& column) const;

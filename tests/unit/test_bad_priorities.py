@@ -105,7 +105,7 @@ def test_sample_from_an_empty_table() -> None:
             table.sample(1, timeout=0.01)
         table.extend(steps((5,)))
         table.clear()
-        with unchanged(table), pytest.raises(SampleTimeout, match="0 are there.*Check that writers run"):
+        with unchanged(table), pytest.raises(SampleTimeout, match=r"0 are there.*Check that writers run"):
             table.sample(1, timeout=0)
 
 

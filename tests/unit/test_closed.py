@@ -144,11 +144,11 @@ class Waiting:
 
 
 def crowded(store: Store) -> tuple[Table, list[Any]]:
-    """A table in which nobody finds a block: the writers' spare ones are pinned, by the views that are returned."""
+    """A table in which nobody finds a block: all that hold rows are pinned, by the views that are returned."""
     table = plain_table(store, 4 * BLOCK, max_writers=1)
-    table.extend({"x": np.zeros(2 * BLOCK, int)})
+    table.extend({"x": np.zeros(4 * BLOCK, int)})
     views = [np.asarray(block.to_arrow().column("x")) for block in table.blocks()]
-    for _ in range(4):
+    for _ in range(2):
         table.extend({"x": np.ones(BLOCK, int)})
     return table, views
 
@@ -201,7 +201,7 @@ def test_an_append_that_waits(way: str, timeout: float | None) -> None:
             assert native is not None
             holders = native
         waiting = Waiting(fill)
-        until(lambda: holders.holders[0] == 2)  # it has looked for a block and found two pinned
+        until(lambda: holders.holders[0] >= 2)  # it has looked for a block and found them pinned
         store.close()
         assert isinstance(waiting.end(), StoreClosed)
         assert all((view == 0).all() for view in views)
@@ -217,7 +217,7 @@ def test_closing_a_writer_while_it_waits_in_another_thread() -> None:
                 writer.append(x=7)
 
         waiting = Waiting(fill)
-        until(lambda: writer._native.holders[0] == 2)
+        until(lambda: writer._native.holders[0] >= 2)
         writer.close()
         error = waiting.end()
         assert isinstance(error, StoreClosed)
@@ -228,7 +228,7 @@ def test_closing_a_writer_while_it_waits_in_another_thread() -> None:
 
 
 def test_closing_lets_go_of_everything_though_handles_are_kept() -> None:
-    with fresh_store() as store, no_new_descriptors(), Store.attach(store.name) as again:
+    with no_new_descriptors(), fresh_store() as store, Store.attach(store.name) as again:
         table = plain_table(again, 100, sampler=prioritized())
         table.extend({"x": np.arange(50)})
         writer = scalar_writer(table)

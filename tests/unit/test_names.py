@@ -113,7 +113,7 @@ def test_another_users_directory_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
         names.runtime_dir()
 
 
-@pytest.mark.parametrize("name", ["run1", "a", "A-b_c.9", ".", "..", "x" * 64])
+@pytest.mark.parametrize("name", ["run1", "a", "A-b_c.9", ".", "..", "x" * 63])
 def test_allowed_names(name: str) -> None:
     assert names.check_name(name) == name
 
@@ -126,22 +126,22 @@ def test_the_socket_lies_in_the_runtime_directory(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "a/b", "../x", "a b", "run1\n", "ü", "a\0b", "*", None, 3])
 def test_refused_names(name: str) -> None:
-    with pytest.raises(ConfigError, match="1 to 64"):
+    with pytest.raises(ConfigError, match="1 to 63"):
         names.socket_path(name)
 
 
 def test_a_path_of_107_bytes_fits_and_108_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as base:
-        directory = Path(base) / ("d" * (names.MAX_PATH_BYTES - len(f"{base}//.sock") - 64))
+        directory = Path(base) / ("d" * (names.MAX_PATH_BYTES - len(f"{base}//.sock") - 63))
         directory.mkdir(0o700)
         monkeypatch.setenv("CONDUIT_RUNTIME_DIR", str(directory))
-        fits = names.socket_path("n" * 64)
+        fits = names.socket_path("n" * 63)
         with socket.socket(socket.AF_UNIX) as bound:
             bound.bind(str(fits))
         assert len(str(fits)) == 107
         monkeypatch.setenv("CONDUIT_RUNTIME_DIR", f"{directory}d")
         with pytest.raises(ConduitError, match=r"has 108 bytes, the kernel allows 107"):
-            names.socket_path("n" * 64)
+            names.socket_path("n" * 63)
 
 
 def test_listed_are_sockets_with_allowed_names(monkeypatch: pytest.MonkeyPatch) -> None:

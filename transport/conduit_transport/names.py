@@ -21,7 +21,7 @@ from conduit_store.errors import ConfigError
 __all__ = ["MAX_PATH_BYTES", "check_name", "list_names", "runtime_dir", "socket_path"]
 
 MAX_PATH_BYTES = 107  # sun_path of struct sockaddr_un, less its final NUL
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _SUFFIX = ".sock"
 _ENV = "CONDUIT_RUNTIME_DIR"
 
@@ -30,10 +30,10 @@ def check_name(name: str) -> str:
     """Returns `name` if a store may be called so.
 
     Raises:
-        ConfigError: not 1 to 64 of A-Z a-z 0-9 . _ -
+        ConfigError: not 1 to 63 of A-Z a-z 0-9 . _ -
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(f"store name {name!r} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+        raise ConfigError(f"store name {name!r} is not allowed: use 1 to 63 of the characters A-Z a-z 0-9 . _ -")
     return name
 
 
