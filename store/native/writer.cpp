@@ -81,7 +81,10 @@ bool Writer::reserve(std::uint32_t n) {
   const std::uint32_t capacity = table_->shared().rows_per_block;
   const auto sealed = [&](std::uint32_t b) { return (table_->block(b).pub.load(std::memory_order_acquire) & kSealed) != 0; };
   // Blocks that take no more rows are given back first: others may be waiting for them.
-  if (block_ != kNoRow && (count_ == capacity || sealed(block_))) release_block(0);
+  if (block_ != kNoRow && (count_ == capacity || sealed(block_))) {
+    FAILPOINT(append_sealed);
+    release_block(0);
+  }
   for (std::size_t i = 0; i < spare_.size();) {
     if (!sealed(spare_[i])) {
       ++i;
