@@ -90,20 +90,23 @@ class Extender:
         if type(columns) is dict and not self._nested:
             return dict(columns) if self._next else columns
         if hasattr(columns, "to_batches") or hasattr(columns, "to_struct_array"):  # an Arrow table or record batch
-            from conduit_store.arrow import record_batch_columns, to_numpy
-
-            following = [name for name in columns.schema.names if name in self._next]
-            stored = columns.select([name for name in columns.schema.names if name not in self._next])
-            return {
-                **record_batch_columns(stored, self._table.schema),
-                **{name: to_numpy(name, columns.column(name)) for name in following},
-            }
+            return self._arrow_columns(columns)
         if hasattr(columns, "items"):
             mapping = columns if isinstance(columns, Mapping) else {str(k): v for k, v in columns.items()}
             return Schema.flatten(mapping) if self._nested else dict(mapping)
         raise SchemaError(
             f"extend() got a {type(columns).__name__}: give a mapping of columns, an Arrow table or a TensorDict"
         )
+
+    def _arrow_columns(self, data: Any) -> dict[str, Any]:
+        from conduit_store.arrow import record_batch_columns, to_numpy
+
+        following = [name for name in data.schema.names if name in self._next]
+        stored = data.select([name for name in data.schema.names if name not in self._next])
+        return {
+            **record_batch_columns(stored, self._table.schema),
+            **{name: to_numpy(name, data.column(name)) for name in following},
+        }
 
     def _with_finals(
         self, arrays: list[Array], weights: Array | None, following: dict[str, Any], n: int

@@ -12,6 +12,7 @@ def test_edges_of_the_search_after_many_updates() -> None:
     rng = np.random.default_rng(1)
     tree = native.SumTree(500)
     ids = list(range(100))
+    leaves = np.zeros(100)
     for _ in range(1000):
         leaves = rng.random(100)
         leaves[-1] = max(leaves[-1], 1e-3)

@@ -47,7 +47,7 @@ def test_opening_and_closing_many_times_leaves_no_descriptor() -> None:
         for _ in range(60):
             with Store.attach(store.name) as again:
                 assert len(again["t"].sample(4)) == 4
-        del again
+            del again
         gc.collect()
         assert open_descriptors() == before
         assert store.metrics().processes == 1

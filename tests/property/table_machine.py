@@ -107,7 +107,7 @@ class TableMachine(RuleBasedStateMachine):
             raw = self.table.priorities(self._keys(live))
             expected = [np.nan if row.raw is None else row.raw for row in live]
             np.testing.assert_array_equal(raw, np.array(expected, np.float32))
-            assert info.max_priority == (max(row.raw for row in ready) if ready else -1.0)
+            assert info.max_priority == max((row.raw for row in ready if row.raw is not None), default=-1.0)
         np.testing.assert_allclose(info.total_priority, sum(map(self.model.mass, ready)), rtol=1e-12)
         self._check_windows(ready, [row for row in live if not row.ready])
         self._check_draws()

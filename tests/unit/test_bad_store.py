@@ -71,7 +71,7 @@ def test_the_name_of_a_table() -> None:
             ({"exist_ok": True}, "with other settings: .*max_size"),
         ):
             with unchanged(table), pytest.raises(NameTaken, match=f"table 't' exists.*{said}"):
-                plain_table(store, 9, **options)
+                plain_table(store, 9, **options)  # pyright: ignore[reportArgumentType]
         assert plain_table(store, 8, exist_ok=True) is table
         assert store.metrics().reserved_bytes == reserved
 

@@ -48,7 +48,8 @@ def test_columns_of_episodic_batches() -> None:
         names = ["obs/a", "obs/b", "action", "reward", "terminated", "truncated", "x", "next_obs/a", "next_obs/b",
                  "discount", "n_step"]  # fmt: skip
         assert list(table.batch_schema.names) == names
-        assert table.batch_schema.column("next_obs/b") == type(table.schema.columns[1])("next_obs/b", "i2", (3,))
+        column = type(table.schema.columns[1])("next_obs/b", np.dtype("i2"), (3,))
+        assert table.batch_schema.column("next_obs/b") == column
         assert str(table.batch_schema.column("discount").dtype) == "float32"
         assert str(table.batch_schema.column("n_step").dtype) == "int32"
 
