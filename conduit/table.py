@@ -20,7 +20,7 @@ from conduit.sampling import Reader
 from conduit.spec import TableSpec
 from conduit.values import as_keys, as_priorities, whole_number
 from conduit.writer import VectorWriter, Writer
-from conduit_store.errors import ConduitError, ConfigError, ReadOnlyStore, StaleKey
+from conduit_store.errors import ConduitError, ConfigError, ReadOnlyStore, StaleKey, StoreClosed
 from conduit_store.native import native
 from conduit_store.schema import Schema
 
@@ -51,6 +51,7 @@ class Table:
         self._layout = self._spec.block_layout()
         self._reader = Reader(core, store._native, self._spec)
         self._extender = Extender(self)
+        self._populating: threading.Thread | None = None
 
     @property
     def name(self) -> str:
@@ -115,7 +116,8 @@ class Table:
         For episodes the rows are consecutive steps of one environment; where one is terminated or truncated,
         `next_obs` (of all n rows; only those of the ends are stored) must be among the columns. An episode
         that has not ended goes on with the next call from this process.
-        Waits up to `timeout` seconds for space. Returns n. Nothing is appended if it raises, but for AppendTimeout.
+        Waits up to `timeout` seconds for space. Returns n. Nothing is appended if it raises, but for AppendTimeout and
+        LockTimeout, whose messages say how many rows are in.
 
         Raises:
             MissingColumn, UnknownColumn, ShapeMismatch, DtypeMismatch, ValueOutOfRange: see Schema.
@@ -257,13 +259,17 @@ class Table:
 
         def populate() -> None:
             for at in range(offset, end, step):
-                if attachment.closed:
+                try:
+                    attachment.populate(at, min(step, end - at))
+                except StoreClosed:
                     return
-                attachment.populate(at, min(step, end - at))
 
-        threading.Thread(target=populate, name=f"conduit-populate-{self.name}", daemon=True).start()
+        self._populating = threading.Thread(target=populate, name=f"conduit-populate-{self.name}", daemon=True)
+        self._populating.start()
 
     def _close(self) -> None:
+        if self._populating is not None:
+            self._populating.join()  # it stops at its next slice
         self._extender.close()
         self._reader.close()
         self._native.close()

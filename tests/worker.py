@@ -43,9 +43,9 @@ class Worker:
         assert self._process.stdin is not None
         _send(self._process.stdin, (function, args))
 
-    def result(self) -> Any:
+    def result(self, timeout: float = TIMEOUT_S) -> Any:
         """What the started function returned; raises what it raised."""
-        ok, value = _receive(self._read)
+        ok, value = _receive(lambda size: self._read(size, timeout))
         if not ok:
             raise value
         return value
@@ -74,12 +74,12 @@ class Worker:
                 with suppress(BrokenPipeError):
                     stream.close()
 
-    def _read(self, size: int) -> bytes:
+    def _read(self, size: int, timeout: float) -> bytes:
         assert self._process.stdout is not None
         data = b""
         while len(data) < size:
-            ready, _, _ = select.select([self._process.stdout], [], [], TIMEOUT_S)
-            assert ready, f"worker {self.pid} did not answer within {TIMEOUT_S} s"
+            ready, _, _ = select.select([self._process.stdout], [], [], timeout)
+            assert ready, f"worker {self.pid} did not answer within {timeout} s"
             chunk = os.read(self._process.stdout.fileno(), size - len(data))
             assert chunk, f"worker {self.pid} ended: {self._process.communicate()[1].decode()}"
             data += chunk

@@ -245,11 +245,16 @@ class PyWriter : public Handle<Writer> {
     std::optional<Deadline> deadline;
     for (;;) {
       std::uint32_t n;
-      if (writer.needs_block(rest.n) || rest.n > 64) {
-        nb::gil_scoped_release release;
-        n = writer.append(rest);
-      } else {
-        n = writer.append(rest);
+      try {
+        if (writer.needs_block(rest.n) || rest.n > 64) {
+          nb::gil_scoped_release release;
+          n = writer.append(rest);
+        } else {
+          n = writer.append(rest);
+        }
+      } catch (const Error& e) {
+        if (done == 0) throw;
+        throw Error(e.code, std::string(e.what()) + ". " + std::to_string(done) + " of " + std::to_string(rows.n) + " rows are in");
       }
       done += n;
       if (done == rows.n) return done;

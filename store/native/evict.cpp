@@ -217,6 +217,17 @@ void TableCore::give(std::uint32_t b, std::uint64_t writer) {
   t_.counters.blocks_opened.fetch_add(1, std::memory_order_relaxed);
 }
 
+// Whether evicting from the oldest on would free a block at all. It would not where every block that holds rows is in the
+// hands of a live writer or pinned: the table must not be drained for nothing.
+bool TableCore::eviction_frees() const {
+  for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i) {
+    const std::uint32_t b = order_[i % t_.n_blocks];
+    std::uint32_t pid;
+    if ((blocks_[b].pub.load(std::memory_order_acquire) & kReleased) != 0 && !pinned(b, &pid)) return true;
+  }
+  return false;
+}
+
 std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders, std::vector<std::uint64_t>* stalled) {
   IndexLock lock(*this);
   FAILPOINT(open_locked);
@@ -233,7 +244,7 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders,
   // waited for (they leave or are expelled within milliseconds), and so is a pin on the oldest block: views of every
   // block must not drain the table. Pins elsewhere, and blocks that idle or stopped writers have not let go of, hold up
   // nobody.
-  while (b == kNoRow && holders->read == 0 && t_.order_head != t_.order_tail) {
+  while (b == kNoRow && holders->read == 0 && t_.order_head != t_.order_tail && eviction_frees()) {
     const std::uint32_t head = order_[t_.order_head % t_.n_blocks];
     if (std::uint32_t pid; pinned(head, &pid)) {
       ++holders->pinned;

@@ -123,6 +123,7 @@ class TableCore {
   bool evict_head(std::uint64_t surplus);
   void evict_block(std::uint32_t b);
   void retire(std::uint32_t b);
+  bool eviction_frees() const;
   void seal_dead();
   bool reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
   std::uint32_t find_free();

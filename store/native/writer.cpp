@@ -117,7 +117,12 @@ std::uint32_t Writer::append(const Rows& rows) {
     }
     if (block_ == kNoRow) {
       if (opened && !rows.whole) break;
-      if (!next_block()) break;
+      try {
+        if (!next_block()) break;
+      } catch (const Error&) {
+        if (done == 0) throw;
+        break;  // what is in is reported; the caller's next try meets the error again
+      }
       opened = true;
     }
     const std::uint32_t n = std::min(rows.n - done, capacity - count_);

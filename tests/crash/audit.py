@@ -25,22 +25,26 @@ class Auditor:
         self.store = store
         self.tables = {name: store.table(name) for name in store.tables()}
 
-    def rows(self, writers: dict[str, dict[str, list[int]]], latest: list[int]) -> list[str]:
+    def rows(self, writers: dict[str, dict[str, list[int]]], since: dict[str, list[int]]) -> list[str]:
         """Compare all rows with what the writers say that they wrote, and every count with a recount.
 
-        `writers`: for each table, by writer id, how many serials were acknowledged and how many tried. `latest`: ids of
-        writers that were the last to append, so that rows of theirs must be there. Nobody may be writing meanwhile.
+        `writers`: for each table, by writer id, how many serials were acknowledged and how many tried. `since`: by id
+        of the writer that alone appended last, the serials (plain, episodic) from which on all its rows must be there.
+        Nobody may be writing meanwhile.
         """
         faults: list[str] = []
-        for name in ("plain", "episodic"):
+        for position, name in enumerate(("plain", "episodic")):
             table = self.tables[name]
             table.verify()
             stored, keys = _stored(table)
             faults += [f"{name}: {fault}" for fault in rows.stored_faults(stored)]
             faults += _gaps(name, stored, writers[name])
             faults += _counts(table, stored, keys)
-            lost = [writer for writer in latest if writers[name][str(writer)][0] and writer not in stored["writer"]]
-            faults += [f"{name}: no row is left of writer {writer}, who appended last" for writer in lost]
+            for writer, serials in since.items():
+                due = np.arange(serials[position], writers[name][writer][0])
+                due = due[~rows.is_final(due)] if name == "episodic" else due
+                lost = np.setdiff1d(due, stored["serial"][stored["writer"] == int(writer)])
+                faults += [f"{name}: writer {writer} lost its serials {lost.tolist()}"] if len(lost) else []
         return faults
 
     def light(self) -> list[str]:

@@ -3,7 +3,8 @@
     python -m tests.crash.campaign --rounds 3000 --seed 1
 
 Round i of a seed is the same in every run, whatever came before it; `--first i --rounds 1` plays it alone.
-After a failure it says how to repeat it, sets a new stage and goes on. Ctrl-C ends it with the table so far.
+After a failure it says how to repeat it, sets a new stage and goes on. Ctrl-C ends it after the round that is being
+played, with the table so far; a second one at once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +38,7 @@ class Tally:
     stops: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
     worst_s: dict[str, float] = field(default_factory=dict)
+    interrupted: bool = False
     failures: list[str] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
@@ -43,6 +46,11 @@ class Tally:
             (self.kills if strike.action == "kill" else self.stops)[strike.point] += 1
             self.worst_s[strike.point] = max(self.worst_s.get(strike.point, 0.0), outcome.others_s)
         self.missed.update(strike.point for strike in outcome.missed)
+
+    def fail(self, seed: int, index: int, plan: tuple[Strike, ...], failure: CrashFailure) -> None:
+        self.failures.append(f"seed {seed} round {index}: {', '.join(map(str, plan))}: {failure}")
+        again = f"python -m tests.crash.campaign --seed {seed} --first {index} --rounds 1"
+        print(f"FAILED {self.failures[-1]}\n  again: {again}", file=sys.stderr, flush=True)
 
     def table(self) -> str:
         lines = [f"{'failpoint':24} {'hits':>6} {'kills':>6} {'stops':>6} {'missed':>6}  others went on within"]
@@ -84,29 +92,33 @@ def campaign(first: int, rounds: int, seed: int, max_failures: int, directory: P
     """Play the rounds until `max_failures` have failed; `directory` is the runtime directory of the stores."""
     tally = Tally()
     progress = Progress(rounds)
+
+    def interrupt(*_: object) -> None:
+        tally.interrupted = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    usual = signal.signal(signal.SIGINT, interrupt)
     stage: Stage | None = None
     try:
         for index in range(first, first + rounds):
-            stage = stage or Stage(directory, seed)
+            if tally.interrupted or len(tally.failures) >= max_failures:
+                break
             plan = plan_of(seed, index)
             try:
+                stage = stage or Stage(directory, seed)
                 tally.add(play(stage, plan))
-                if index % _SWEEP_EVERY == _SWEEP_EVERY - 1:
+                if index % _SWEEP_EVERY == _SWEEP_EVERY - 1 or index == first + rounds - 1:
                     stage.all_blocks_come_back()
             except CrashFailure as failure:
-                tally.failures.append(f"seed {seed} round {index}: {', '.join(map(str, plan))}: {failure}")
-                again = f"python -m tests.crash.campaign --seed {seed} --first {index} --rounds 1"
-                print(f"FAILED {tally.failures[-1]}\n  again: {again}", file=sys.stderr, flush=True)
-                stage.close()
+                tally.fail(seed, index, plan, failure)
+                if stage is not None:
+                    stage.close()
                 stage = None
-                if len(tally.failures) >= max_failures:
-                    break
             progress.show(index - first + 1, len(tally.failures))
-        if stage is not None:
-            stage.all_blocks_come_back()
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
+        pass
     finally:
+        signal.signal(signal.SIGINT, usual)
         if stage is not None:
             stage.close()
     return tally
@@ -132,6 +144,9 @@ def main() -> int:
         shutil.rmtree(directory)
     print(tally.table())
     print(f"{time.monotonic() - begin:.0f} s, seed {seed}")
+    if tally.interrupted:
+        print("interrupted", file=sys.stderr)
+        return 130
     return 1 if tally.failures else 0
 
 

@@ -50,6 +50,9 @@ class Player:
     def acked(self, table: str) -> int:
         return self.board.get(self.line, Field.PLAIN_ACKED if table == "plain" else Field.EPISODIC_ACKED)
 
+    def tried(self, table: str) -> int:
+        return self.board.get(self.line, Field.PLAIN_TRIED if table == "plain" else Field.EPISODIC_TRIED)
+
     def must(self, state: State) -> None:
         """Wait for a state, or say what the process does instead."""
         end = time.monotonic() + DEADLINE_S
@@ -196,10 +199,10 @@ class Stage:
         except (RuntimeError, TimeoutError) as error:
             raise CrashFailure(f"auditor, {what}: {error}") from None
 
-    def audit(self, guest: Player | None = None) -> None:
+    def audit(self, guest: Player | None = None, since: Sequence[int] = ()) -> None:
         """Compare the store with what it must be; the survivors rest meanwhile.
 
-        `guest`: another process, at rest, that was the last to append.
+        `guest`: another process, at rest, that alone has appended last: from its serials `since` (plain, episodic) on.
 
         Raises:
             CrashFailure: torn or lost rows, wrong counts, memory that did not come back.
@@ -213,9 +216,8 @@ class Stage:
         for writer, (plain, episodic) in written.items():
             tables["plain"][writer] = plain
             tables["episodic"][writer] = tables["episodic"][rows.second(writer)] = episodic
-        faults: list[str] = self.ask(
-            "rows", writers=tables, latest=[w for player in guests for w in self._written(player)]
-        )
+        due = {writer: since for player in guests for writer in self._written(player)}
+        faults: list[str] = self.ask("rows", writers=tables, since=due)
         memory = self.ask("memory")
         if memory["bytes"] != self.memory["bytes"]:
             faults.append(f"{memory['bytes']} bytes are allocated, {self.memory['bytes']} at the start")

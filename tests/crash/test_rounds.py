@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.crash.campaign import plan_of
 from tests.crash.points import PREPARED, ROLES_AT
 from tests.crash.rounds import Strike, play
 from tests.crash.stage import Stage
+from tests.leaks import belongings, left_behind
 
 pytestmark = pytest.mark.crash
 
@@ -32,6 +34,16 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], St
     yield lambda: current[0] if current[0].sound else fresh()
     for stage in current:
         stage.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(stages: Callable[[], Stage], session_runtime_dir: Path) -> Iterator[None]:
+    """As for every test, but the stage, which a test may have spoilt, is set first."""
+    stage = stages()
+    before = belongings(session_runtime_dir)
+    yield
+    if stage.sound and (left := left_behind(before, session_runtime_dir)):
+        pytest.fail(f"left behind: {', '.join(left)}", pytrace=False)
 
 
 @pytest.mark.parametrize("action", ["kill", "stop"])

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +169,22 @@ def serve(link: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # collections in the children then look at their own objects only
     alive: set[int] = set()
+    with suppress(ConnectionError):  # the driver went away while it was answered
+        _answer_all(link, alive)
+    for child in alive:
+        os.kill(child, signal.SIGKILL)  # not reaped yet: the pid is still its own
+    end = time.monotonic() + 10.0
+    while alive and time.monotonic() < end:
+        alive = {child for child in alive if os.waitpid(child, os.WNOHANG)[0] == 0}
+        time.sleep(0.001)
+
+
+def _answer_all(link: socket.socket, alive: set[int]) -> None:
     pid = os.getpid()
     while True:
         request, fd = _receive(link)
         if request is None:
-            break
+            return
         if "reap" in request:
             _, status = os.waitpid(request["reap"], 0)
             alive.discard(request["reap"])
@@ -187,12 +199,6 @@ def serve(link: socket.socket) -> None:
             link.send(str(child).encode())
         else:
             link.send(b"0")
-    for child in alive:
-        os.kill(child, signal.SIGKILL)  # not reaped yet: the pid is still its own
-    end = time.monotonic() + 10.0
-    while alive and time.monotonic() < end:
-        alive = {child for child in alive if os.waitpid(child, os.WNOHANG)[0] == 0}
-        time.sleep(0.001)
 
 
 if __name__ == "__main__":

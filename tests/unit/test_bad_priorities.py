@@ -40,10 +40,9 @@ def test_the_first_of_several_bad_priorities_is_named(bad: float, worse: float) 
         assert f"priority {bad} at position 1 of 5" in str(caught.value)
 
 
+@pytest.mark.parametrize("entry", ["vector", "extend"], indirect=True)
 @pytest.mark.parametrize("given", [np.ones(2), np.ones((3, 1)), np.ones(4), 1.0])
 def test_priorities_of_another_shape(entry: Entry, given: Any) -> None:
-    if entry.way == "append":
-        pytest.skip("one priority, a number")
     with entry.refused(ShapeMismatch, "priorities have shape", str(np.shape(given)), "(3,)"):
         entry.push(priorities=given)
 

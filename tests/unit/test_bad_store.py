@@ -6,6 +6,7 @@ import functools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,12 +67,9 @@ def test_the_name_of_a_table() -> None:
         table = plain_table(store, 8)
         table.extend({"x": np.arange(3)})
         reserved = store.metrics().reserved_bytes
-        for options, said in (
-            ({}, r"use store\.table\('t'\)"),
-            ({"exist_ok": True}, "with other settings: .*max_size"),
-        ):
+        for exist_ok, said in ((False, r"use store\.table\('t'\)"), (True, "with other settings: .*max_size")):
             with unchanged(table), pytest.raises(NameTaken, match=f"table 't' exists.*{said}"):
-                plain_table(store, 9, **options)  # pyright: ignore[reportArgumentType]
+                plain_table(store, 9, exist_ok=exist_ok)
         assert plain_table(store, 8, exist_ok=True) is table
         assert store.metrics().reserved_bytes == reserved
 
@@ -79,11 +77,12 @@ def test_the_name_of_a_table() -> None:
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ü", "x" * 65, "x" * 64])
 def test_names_that_no_store_can_have(name: str) -> None:
     with private_runtime_dir() as directory, no_new_descriptors():
-        for call in (
+        calls: list[Callable[[], Store]] = [
             lambda: Store.create(name, "1MiB"),
             lambda: Store.attach(name),
             lambda: Store.open_or_create(name),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(ConfigError):
                 call()
         assert not list(directory.glob("*.sock"))
@@ -241,11 +240,12 @@ def test_a_system_without_what_stores_need(
 ) -> None:
     monkeypatch.setattr(segment, "check_platform", functools.partial(check_platform, system, release))
     with private_runtime_dir() as directory, no_new_descriptors():
-        for call in (
+        calls: list[Callable[[], Store]] = [
             lambda: Store.create("x", "1MiB"),
             lambda: Store.attach("x"),
             lambda: Store.open_or_create("x", "1MiB"),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(UnsupportedPlatform, match=said):
                 call()
         assert not list(directory.iterdir())

@@ -114,7 +114,11 @@ def test_a_writer_of_a_closed_store() -> None:
         scalar.append(**steps(()))
         store.close()
         with unchanged(other["t"]):
-            for call in (lambda: scalar.append(**steps(())), lambda: vector.append(**steps((3,)))):
+            calls: list[Callable[[], Any]] = [
+                lambda: scalar.append(**steps(())),
+                lambda: vector.append(**steps((3,))),
+            ]
+            for call in calls:
                 with pytest.raises(StoreClosed):
                     call()
         assert scalar.closed

@@ -45,7 +45,7 @@ def test_a_record_has_a_value_for_every_field() -> None:
         info = plain_table(store, 10).info()
         assert isinstance(info, TableMetrics)
         assert all(isinstance(getattr(info, field.name), str | int | float) for field in fields(info))
-        assert (info.name, info.max_size, info.max_priority, info.blocks_free) == ("t", 10, -1.0, 11)
+        assert (info.name, info.max_size, info.max_priority, info.blocks_free) == ("t", 10, 1.0, 11)
         counts = [field.name for field in fields(info) if field.name not in
                   ("name", "max_size", "max_priority", "blocks_free", "data_bytes", "index_bytes")]  # fmt: skip
         assert not any(getattr(info, name) for name in counts)

@@ -59,9 +59,8 @@ def test_a_batch_is_a_mapping_of_arrays() -> None:
         assert repr(batch) == "<Batch of 32 rows: x>"
         with pytest.raises(UnknownColumn, match="no column 'y' in this batch, which has x"):
             batch["y"]
-        assert (batch.keys.dtype, batch.probabilities.dtype, batch.weights.dtype) == (
-            np.uint64, np.float64, np.float32,
-        )  # fmt: skip
+        dtypes = [str(array.dtype) for array in (batch.keys, batch.probabilities, batch.weights)]
+        assert dtypes == ["uint64", "float64", "float32"]
         assert batch.keys.shape == batch.probabilities.shape == batch.weights.shape == (32,)
 
 

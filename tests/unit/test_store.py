@@ -199,3 +199,14 @@ def test_threads_create_tables_at_the_same_time() -> None:
             thread.join()
         assert sorted(store.tables()) == ["t0", "t1"]
         assert len({id(table) for table in made}) == 2
+
+
+def test_a_view_holds_the_memory_but_not_the_name() -> None:
+    """Its process slot lives on with the view; nobody answers newcomers any more."""
+    with fresh_store() as store, Store.attach(store.name) as again:
+        plain_table(store, 8).extend({"x": np.arange(5)})
+        views = again["t"].blocks()
+        again.close()
+        store.close()
+        assert names.list_names() == []
+        assert views[0].to_arrow()["x"].to_pylist() == [0, 1, 2, 3, 4]

@@ -9,7 +9,16 @@ import pyarrow as pa
 import pytest
 import torch
 
-from conduit import ConfigError, EpisodeError, MissingColumn, SampleTimeout, StaleKey, UnknownColumn, limiters, windows
+from conduit import (
+    ConfigError,
+    EpisodeError,
+    MissingColumn,
+    SampleTimeout,
+    StaleKey,
+    UnknownColumn,
+    limiters,
+    windows,
+)
 from tests.entries import STEP, steps
 from tests.store_support import (
     EPISODIC,

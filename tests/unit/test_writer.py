@@ -68,7 +68,7 @@ ARRAYS: list[Any] = [
     [[0, 1, 2], [3, 4, 5.0]],
     torch.arange(6, dtype=torch.float32).reshape(2, 3),
     torch.arange(6, dtype=torch.float32).reshape(2, 3).requires_grad_(),
-    memoryview(np.arange(6, dtype=np.float32).reshape(2, 3)),  # pyright: ignore[reportArgumentType]
+    np.arange(6, dtype=np.float32).reshape(2, 3).data,  # pyright: ignore[reportArgumentType]
 ]
 
 
@@ -111,8 +111,9 @@ def test_priorities_of_single_rows() -> None:
     with fresh_store() as store:
         table = plain_table(store, 100, sampler=prioritized())
         with scalar_writer(table) as writer:
-            for priority in (0.5, None, np.float32(3), None, 0, 1e-60):
-                writer.append(x=1, priority=priority)  # pyright: ignore[reportArgumentType]
+            given: list[Any] = [0.5, None, np.float32(3), None, 0, 1e-60]
+            for priority in given:
+                writer.append(x=1, priority=priority)
         expected = [0.5, 1.0, 3.0, 3.0, 0.0, np.float32(1e-45)]
         assert table.priorities(keys_of(table))[[0, 2, 4, 5]].tolist() == [expected[i] for i in (0, 2, 4, 5)]
         table.verify()

@@ -152,7 +152,6 @@ std::string deaths(const Options& options, const TableShape& shape) {
         const bool dead = kill_at(stage, point, nth, options.seed * 1000 + died + lived);
         died += dead;
         lived += !dead;
-        if (!dead && getenv("NOT")) std::printf("NOT %s %ld\n", point.c_str(), nth);
         expect_consistent(*stage.creator, ("after a death at " + point).c_str());
       }
     }
@@ -182,7 +181,6 @@ std::string deaths_in_pairs(const Options& options) {
           for (const long nth : {1L, 5L}) {
             const bool dead = kill_at(stage, point, nth, ++seed);
             deaths += dead;
-            if (!dead && getenv("NOT")) std::printf("NOTP %s %ld\n", point.c_str(), nth);
             const std::shared_ptr<TableCore> repairer = stage.open();
             const bool again = dies_at(second, 1, [&] { repairer->steps(); });
             if (again) die(repairer->process());
