@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import shutil
@@ -141,9 +142,10 @@ def holders_of(label: str) -> int:
 @contextmanager
 def no_new_descriptors() -> Iterator[None]:
     """Fails if the block leaves a descriptor behind; a server of this process may still be closing some."""
+    gc.collect()  # what earlier tests left to the collector must not go in between and hide or fake a change
     before = open_descriptors()
     yield
     deadline = time.monotonic() + TIMEOUT_S
-    while open_descriptors() != before and time.monotonic() < deadline:
+    while open_descriptors() > before and time.monotonic() < deadline:
         os.sched_yield()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
