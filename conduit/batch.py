@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from conduit_store.arrays import Array
 from conduit_store.errors import MissingExtra, UnknownColumn
 from conduit_store.layout import BlockLayout
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
     import torch
 
@@ -31,11 +31,7 @@ def _from_dlpack() -> Callable[[Any], torch.Tensor]:
     return from_dlpack  # type: ignore[no-any-return, unused-ignore]
 
 
-Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchFormat:
+class BatchFormat(NamedTuple):
     """The columns of batches of `n` rows, and where each lies in a batch's buffer."""
 
     n: int

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from conduit_store.layout import BlockLayout
 from conduit_store.native import native
 from conduit_store.schema import Schema
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
 
 __all__ = ["BlockView"]

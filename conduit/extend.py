@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from conduit import rows
 from conduit.samplers import Prioritized
 from conduit.values import as_priorities, seconds
+from conduit_store.arrays import Array
 from conduit_store.errors import CapacityError, EpisodeError, SchemaError
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from conduit.table import Table
 
 __all__ = ["Extender"]
-
-Array = npt.NDArray[Any]
 
 
 class Extender:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 from conduit.store import Store
@@ -37,17 +36,17 @@ def print_store(name: str) -> None:
     """
     with Store.attach(name, read_only=True) as store:
         metrics = store.metrics()
-    for field in fields(metrics):
-        if field.name != "tables":
-            print(f"{field.name}: {_text(field.name, getattr(metrics, field.name))}")
+    for field, value in metrics._asdict().items():
+        if field != "tables":
+            print(f"{field}: {_text(field, value)}")
     if not metrics.tables:
         print("no tables")
         return
     tables: list[Any] = list(metrics.tables.values())
     rows = [
-        (field.name, *(_text(field.name, getattr(table, field.name)) for table in tables))
-        for field in fields(tables[0])
-        if field.name != "name"
+        (field, *(_text(field, getattr(table, field)) for table in tables))
+        for field in tables[0]._fields
+        if field != "name"
     ]
     rows.insert(0, ("fill", *(f"{table.rows / table.max_size:.1%}".replace("%", " %") for table in tables)))
     print_grid((f"store {name}", *metrics.tables), rows)

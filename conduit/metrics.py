@@ -1,16 +1,14 @@
-"""What a store and its tables say of themselves: frozen records, a line for each field."""
+"""What a store and its tables say of themselves: named tuples, a line for each field."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["StoreMetrics", "TableMetrics"]
 
 
-@dataclass(frozen=True, slots=True)
-class TableMetrics:
+class TableMetrics(NamedTuple):
     """One table, at one moment. Counts are of rows over the table's life unless they say otherwise.
 
     Seconds are summed over all processes; a writer adds its own when it changes blocks or closes.
@@ -60,7 +58,7 @@ class TableMetrics:
             "total_priority": info["total"],
             **{f"{stage}_s": info[f"{stage}_ns"] * 1e-9 for stage in _STAGES},
         }
-        same = {field.name: info[field.name] for field in fields(cls) if field.name in info}
+        same = {field: info[field] for field in cls._fields if field in info}
         return cls(
             name=name,
             max_size=max_size,
@@ -73,8 +71,7 @@ class TableMetrics:
 _STAGES = ("append", "append_wait", "sample_wait", "draw", "fold", "gather", "update")
 
 
-@dataclass(frozen=True, slots=True)
-class StoreMetrics:
+class StoreMetrics(NamedTuple):
     """One store, at one moment."""
 
     name: str

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from conduit.spec import TableSpec
+from conduit_store.arrays import Array
 from conduit_store.errors import AppendTimeout, ConfigError, MissingColumn, UnknownColumn
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
@@ -27,8 +27,6 @@ __all__ = [
 ]
 
 TERMINATED, TRUNCATED, FINAL = 1, 2, 4  # row flags of the core (layout.hpp)
-
-Array = npt.NDArray[Any]
 
 
 def native_writer(core: native.Table, spec: TableSpec, chains: int) -> native.Writer:

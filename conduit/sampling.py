@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import operator
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from conduit.batch import Batch, BatchFormat
 from conduit.spec import TableSpec
@@ -15,6 +14,9 @@ from conduit.values import seconds, whole_number
 from conduit_store.errors import SampleTimeout, StaleKey
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["Reader"]
 

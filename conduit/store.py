@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from conduit import limiters, samplers, windows
 from conduit.metrics import StoreMetrics
@@ -21,10 +20,13 @@ from conduit_store.errors import (
     ReadOnlyStore,
     StoreNotFound,
     UnknownTable,
+    did_you_mean,
 )
 from conduit_store.native import native
 from conduit_store.schema import Schema
-from conduit_transport import shm
+
+if TYPE_CHECKING:
+    from conduit_transport import shm
 
 __all__ = ["Store"]
 
@@ -70,6 +72,8 @@ class Store:
             ConfigError: a name or number that is not allowed.
             UnsupportedPlatform: not Linux, or a kernel without what shared memory here needs.
         """
+        from conduit_transport import shm  # sockets: 25 ms that a bare import need not pay
+
         segment.check_platform()
         asked = memory.available_bytes().bytes // 2 if host_memory is None else memory.parse_bytes(host_memory)
         max_processes = whole_number("max_processes", max_processes, 1, 65_536)
@@ -112,6 +116,8 @@ class Store:
             LayoutMismatch: it was made by another build.
             CapacityError: every process slot is held by a live process.
         """
+        from conduit_transport import shm  # sockets: 25 ms that a bare import need not pay
+
         segment.check_platform()
         arrived = shm.connect(name, native.LAYOUT_VERSION, native.FINGERPRINT, read_only=read_only, timeout=timeout)
         server: shm.Server | None = None
@@ -241,11 +247,8 @@ class Store:
             if found is not None:
                 return found
             if name not in existing:
-                close = difflib.get_close_matches(str(name), existing, n=1)
-                hint = f" Did you mean {close[0]!r}?" if close else ""
-                raise UnknownTable(
-                    f"store {self._name!r} has no table {name!r}; it has {', '.join(existing) or 'none'}.{hint}"
-                )
+                has = f"it has {', '.join(existing) or 'none'}.{did_you_mean(name, existing)}"
+                raise UnknownTable(f"store {self._name!r} has no table {name!r}; {has}")
             table = Table(self, native.Table(self._native, existing.index(name)))
             self._tables[name] = table
             return table
@@ -317,6 +320,8 @@ def _release(
 ) -> None:
     attachment.close()
     if server is not None:
+        from conduit_transport import shm
+
         server.stop()
         shm.unlink(name)  # only if nobody listens any more
     os.close(control_fd)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from conduit import rows
 from conduit.batch import Batch
@@ -25,13 +23,14 @@ from conduit_store.native import native
 from conduit_store.schema import Schema
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from conduit.store import Store
 
 __all__ = ["Table", "UpdateResult"]
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateResult:
+class UpdateResult(NamedTuple):
     """What a priority update did: `applied` to live rows, `stale` for rows that were gone."""
 
     applied: int

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, DtypeMismatch, PriorityError, ShapeMismatch
 from conduit_store.native import native
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["as_keys", "as_priorities", "real_number", "seconds", "whole_number"]
 
@@ -63,7 +66,7 @@ def as_priorities(priorities: Any, n: int) -> npt.NDArray[np.float32]:
     return np.where(lost, _SMALLEST, values) if lost.any() else values
 
 
-def _bad_priority(given: npt.NDArray[Any], at: int, n: int) -> PriorityError:
+def _bad_priority(given: Array, at: int, n: int) -> PriorityError:
     return PriorityError(
         f"priority {given[at]} at position {at} of {n}: give finite numbers from 0 to 3.4e38. None was applied"
     )

@@ -7,23 +7,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from conduit import rows
 from conduit.samplers import Prioritized
 from conduit.values import as_priorities, seconds, whole_number
+from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, EpisodeError, MissingColumn
 from conduit_store.schema import Column, Schema
 from conduit_store.values import as_row, as_rows
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from conduit.table import Table
 
 __all__ = ["VectorWriter", "Writer"]
 
 _MODES = ("next_step", "same_step", "disabled")
-
-Array = npt.NDArray[Any]
 
 
 class _Base:

@@ -7,7 +7,6 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -122,7 +121,7 @@ def contents(table: Table) -> str:
 
 def counts(table: Table) -> dict[str, Any]:
     """What `info` says, times aside."""
-    return {name: value for name, value in asdict(table.info()).items() if not name.endswith("_s")}
+    return {name: value for name, value in table.info()._asdict().items() if not name.endswith("_s")}
 
 
 @contextmanager

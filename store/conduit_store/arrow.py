@@ -12,8 +12,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from .arrays import Array
 from .column import Column
 from .errors import DtypeMismatch, MissingColumn, MissingExtra, SchemaError, ShapeMismatch, UnknownColumn
 from .schema import Schema
@@ -21,16 +21,12 @@ from .schema import Schema
 try:
     import pyarrow as pa
 except ImportError as error:
-    raise MissingExtra(
-        "Arrow data needs pyarrow, which is not installed. Run `pip install pyarrow`"
-    ) from error
+    raise MissingExtra("Arrow data needs pyarrow, which is not installed. Run `pip install pyarrow`") from error
 
 if TYPE_CHECKING:
     from .layout import BlockLayout
 
 __all__ = ["block_to_arrow", "column_of_field", "record_batch_columns", "schema_to_arrow", "to_numpy"]
-
-Array = npt.NDArray[Any]
 
 
 def block_to_arrow(
@@ -46,9 +42,7 @@ def block_to_arrow(
         IndexError: not 0 <= start <= stop <= layout.rows.
     """
     if not 0 <= start <= stop <= layout.rows:
-        raise IndexError(
-            f"rows [{start}, {stop}) are outside a block of {layout.rows} rows. Ask for rows within it"
-        )
+        raise IndexError(f"rows [{start}, {stop}) are outside a block of {layout.rows} rows. Ask for rows within it")
     arrow_schema = schema.to_arrow()
     arrays = [
         _foreign_array(column, field.type, address + offset + start * column.row_bytes, stop - start, owner)
@@ -71,19 +65,15 @@ def record_batch_columns(data: pa.RecordBatch | pa.Table, schema: Schema) -> dic
     names: list[str] = data.schema.names
     for name in names:
         if names.count(name) > 1:
-            raise SchemaError(
-                f"column {name!r} is in the Arrow data {names.count(name)} times. Give each name once"
-            )
+            raise SchemaError(f"column {name!r} is in the Arrow data {names.count(name)} times. Give each name once")
         if name not in schema:
             raise UnknownColumn(
-                f"column {name!r} of the Arrow data is not in the schema, which has "
-                f"{', '.join(schema.names)}. Drop it"
+                f"column {name!r} of the Arrow data is not in the schema, which has {', '.join(schema.names)}. Drop it"
             )
     missing = [name for name in schema.names if name not in names]
     if missing:
         raise MissingColumn(
-            f"no column {missing[0]!r} in the Arrow data, which has {', '.join(names)}. Add "
-            f"{', '.join(missing)}"
+            f"no column {missing[0]!r} in the Arrow data, which has {', '.join(names)}. Add {', '.join(missing)}"
         )
     return {name: to_numpy(name, data.column(name)) for name in schema.names}
 
@@ -122,9 +112,7 @@ def column_of_field(field: pa.Field) -> Column:
 
 def schema_to_arrow(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a block; see `Schema.to_arrow`."""
-    return pa.schema(
-        [pa.field(column.name, _arrow_type(column), nullable=False) for column in schema.columns]
-    )
+    return pa.schema([pa.field(column.name, _arrow_type(column), nullable=False) for column in schema.columns])
 
 
 def _arrow_type(column: Column) -> pa.DataType:
@@ -169,15 +157,9 @@ def _numpy_type(name: str, kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int,
         return np.dtype(np.bool_), ()
     if types.is_timestamp(kind) and kind.tz is not None:
         raise DtypeMismatch(
-            f"column {name!r}: {kind} has a time zone, which NumPy cannot keep. Cast to "
-            f"{pa.timestamp(kind.unit)}"
+            f"column {name!r}: {kind} has a time zone, which NumPy cannot keep. Cast to {pa.timestamp(kind.unit)}"
         )
-    if (
-        types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_timestamp(kind)
-        or types.is_duration(kind)
-    ):
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_timestamp(kind) or types.is_duration(kind):
         return np.dtype(kind.to_pandas_dtype()) if not types.is_temporal(kind) else _time_dtype(kind), ()
     raise DtypeMismatch(
         f"column {name!r}: Arrow type {kind} has no fixed-width NumPy form. Cast it, for example to a "
@@ -198,8 +180,7 @@ def _array_to_numpy(name: str, array: pa.Array, first_row: int, per_row: int = 1
     if array.null_count:
         row = first_row + int(array.is_null().to_numpy(zero_copy_only=False).argmax()) // per_row
         raise DtypeMismatch(
-            f"column {name!r}: row {row} is or holds a null, and columns hold none. Fill or drop such rows "
-            "first"
+            f"column {name!r}: row {row} is or holds a null, and columns hold none. Fill or drop such rows first"
         )
     kind = array.type
     if isinstance(kind, pa.FixedShapeTensorType):
@@ -218,9 +199,7 @@ def _array_to_numpy(name: str, array: pa.Array, first_row: int, per_row: int = 1
     return numbers
 
 
-def _children_to_numpy(
-    name: str, array: pa.Array, shape: tuple[int, ...], first_row: int, per_row: int
-) -> Array:
+def _children_to_numpy(name: str, array: pa.Array, shape: tuple[int, ...], first_row: int, per_row: int) -> Array:
     # flatten honours the slice's offset, and has no null rows to drop here.
     values = _array_to_numpy(name, array.flatten(), first_row, per_row * math.prod(shape))
     return values.reshape((len(array), *shape, *values.shape[1:]))

@@ -76,8 +76,7 @@ def _checked_dtype(name: str, dtype: object) -> np.dtype[Any]:
         if (np.datetime_data(checked)[0] in _TIME_UNITS) and np.datetime_data(checked)[1] == 1:
             return checked
         raise DtypeMismatch(
-            f"column {name!r}: dtype {str(checked)!r} has no unit of s, ms, us or ns. Use "
-            f"'{checked.name[:-3]}[ns]'"
+            f"column {name!r}: dtype {str(checked)!r} has no unit of s, ms, us or ns. Use '{checked.name[:-3]}[ns]'"
         )
     if checked.kind in "biu" or (checked.kind == "f" and checked.itemsize <= 8):
         return checked

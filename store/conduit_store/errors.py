@@ -7,6 +7,8 @@ the limit and the next step.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 __all__ = [
     "AppendTimeout",
     "AttachRefused",
@@ -153,3 +155,11 @@ class LockTimeout(WaitTimeout):
 
 class AttachTimeout(WaitTimeout):
     """A holder of the store did not answer in time."""
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: ` Did you mean 'obs'?`, or nothing when none is close."""
+    import difflib  # only an error needs it
+
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

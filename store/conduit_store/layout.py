@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import ConfigError
 from .schema import Schema
@@ -15,8 +15,7 @@ _MAX_BLOCK_BYTES = 8 << 20  # a block is the unit of transfer and of checkpoints
 _OPEN_SHARE = 24  # the blocks that writers hold open take at most this part of a table
 
 
-@dataclass(frozen=True, slots=True)
-class BlockLayout:
+class BlockLayout(NamedTuple):
     """`blocks` blocks of `rows` rows; column i at byte `offsets[i]` of its block, `row_bytes[i]` a row."""
 
     rows: int
@@ -31,9 +30,7 @@ class BlockLayout:
         return self.blocks * self.block_bytes
 
 
-def plan(
-    schema: Schema, max_size: int, *, max_writers: int, mean_episode_length: float | None
-) -> BlockLayout:
+def plan(schema: Schema, max_size: int, *, max_writers: int, mean_episode_length: float | None) -> BlockLayout:
     """Choose a block size, and count the blocks that `max_size` rows need.
 
     Beside the rows themselves there is room for one open block a writer and one block that is half evicted,

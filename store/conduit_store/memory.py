@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from .errors import ConfigError, OutOfHostMemory, UnsupportedPlatform
 
@@ -30,8 +30,7 @@ _KERNEL_SHARE = 128
 _SPARE_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Headroom:
+class Headroom(NamedTuple):
     """`bytes` that can still be reserved, and the `source` that allows no more."""
 
     bytes: int

@@ -6,14 +6,12 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from .arrays import Array
 from .column import Column, shown
 from .errors import DtypeMismatch, ShapeMismatch, ValueOutOfRange
 
 __all__ = ["from_python", "leaf_kinds", "null_error"]
-
-Array = npt.NDArray[Any]
 
 _PYTHON_KINDS: dict[str, frozenset[type]] = {
     "b": frozenset({bool}),
@@ -78,9 +76,7 @@ def from_python(column: Column, value: object, kinds: set[type]) -> Array:
     except OverflowError as error:
         raise _range_error(column, value) from error
     except ValueError as error:
-        raise ShapeMismatch(
-            f"column {column.name!r}: {shown(value)} is ragged. Give rows of equal length"
-        ) from error
+        raise ShapeMismatch(f"column {column.name!r}: {shown(value)} is ragged. Give rows of equal length") from error
     with np.errstate(over="ignore", under="ignore"):
         narrow = wide.astype(target)
     if np.isinf(narrow).any() and not np.array_equal(np.isinf(narrow), np.isinf(wide)):
@@ -122,6 +118,4 @@ def _numbers(value: Any) -> list[Any]:
 
 def null_error(name: str, row: int) -> DtypeMismatch:
     """Return the error for a null in row `row` of a value for column `name`."""
-    return DtypeMismatch(
-        f"column {name!r}: row {row} is null, and columns hold no nulls. Fill or drop such rows first"
-    )
+    return DtypeMismatch(f"column {name!r}: row {row} is null, and columns hold no nulls. Fill or drop such rows first")

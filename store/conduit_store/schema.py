@@ -5,7 +5,6 @@ Only NumPy is imported here; pyarrow and gymnasium are imported by the construct
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,12 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .column import Column
-from .errors import SchemaError, UnknownColumn
+from .errors import SchemaError, UnknownColumn, did_you_mean
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
 
 __all__ = ["Column", "Schema"]
@@ -84,9 +83,8 @@ class Schema:
         try:
             return self._by_name[name]
         except KeyError:
-            close = difflib.get_close_matches(str(name), self.names, n=1)
-            hint = f". Did you mean {close[0]!r}?" if close else ""
-            raise UnknownColumn(f"no column {name!r}; the schema has {', '.join(self.names)}{hint}") from None
+            hint = did_you_mean(name, self.names)
+            raise UnknownColumn(f"no column {name!r}; the schema has {', '.join(self.names)}.{hint}") from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
@@ -186,9 +184,7 @@ class Schema:
             document = json.loads(text)
             if set(document) != {"columns"}:
                 raise SchemaError(f"schema JSON has the fields {sorted(document)}, expected only 'columns'")
-            return cls(
-                tuple(Column(**{**fields, "shape": tuple(fields["shape"])}) for fields in document["columns"])
-            )
+            return cls(tuple(Column(**{**fields, "shape": tuple(fields["shape"])}) for fields in document["columns"]))
         except SchemaError:
             raise
         except (ValueError, TypeError, KeyError) as error:
@@ -214,9 +210,7 @@ class Schema:
             entries = _flat_below(name, value) if isinstance(value, Mapping) else {name: value}
             for full_name, leaf in entries.items():
                 if full_name in flat:
-                    raise SchemaError(
-                        f"column {full_name!r} is given 2 times, once nested. Give each name once"
-                    )
+                    raise SchemaError(f"column {full_name!r} is given 2 times, once nested. Give each name once")
                 flat[full_name] = leaf
         return flat
 

@@ -39,9 +39,7 @@ def create(label: str, size: int) -> int:
     if size < 1:
         raise ConfigError(f"segment {label!r} of {size:,} bytes: the size must be at least 1")
     if len(os.fsencode(label)) > _MAX_LABEL_BYTES or "\0" in label:
-        raise ConfigError(
-            f"segment label {label!r} must be at most {_MAX_LABEL_BYTES} bytes without NUL. Shorten it"
-        )
+        raise ConfigError(f"segment label {label!r} must be at most {_MAX_LABEL_BYTES} bytes without NUL. Shorten it")
     fd = os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
@@ -78,9 +76,7 @@ def reserve(
             f"multiple of {mmap.PAGESIZE:,} and lies within the {size:,} bytes of the segment"
         )
     if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
-        raise ConfigError(
-            f"cannot reserve {what}: descriptor {fd} is read-only. Use segment.reopen(fd, True)"
-        )
+        raise ConfigError(f"cannot reserve {what}: descriptor {fd} is read-only. Use segment.reopen(fd, True)")
     end = offset + length
     reached = offset
     try:
@@ -108,9 +104,7 @@ def reopen(fd: int, writable: bool) -> int:
         return os.open(f"/proc/self/fd/{fd}", flags)
     except FileNotFoundError as error:
         os.fstat(fd)  # a bad descriptor is the caller's fault, and says so
-        raise UnsupportedPlatform(
-            f"/proc/self/fd/{fd} does not exist: /proc is not mounted. Mount it"
-        ) from error
+        raise UnsupportedPlatform(f"/proc/self/fd/{fd} does not exist: /proc is not mounted. Mount it") from error
 
 
 def allocated_bytes(fd: int) -> int:

@@ -50,7 +50,5 @@ def _nested(name: str, space: Any) -> tuple[Column, ...]:
     parts = space.spaces.items() if hasattr(space.spaces, "items") else enumerate(space.spaces)
     columns = tuple(column for key, part in parts for column in columns_of_space(f"{name}/{key}", part))
     if not columns:
-        raise SchemaError(
-            f"space {name!r} is an empty {type(space).__name__}: there is nothing to store. Leave it out"
-        )
+        raise SchemaError(f"space {name!r} is an empty {type(space).__name__}: there is nothing to store. Leave it out")
     return columns

@@ -33,8 +33,7 @@ def check_platform(
     if system != "linux":
         name = {"darwin": "macOS", "win32": "Windows", "cygwin": "Cygwin"}.get(system, system)
         raise UnsupportedPlatform(
-            f"Conduit's stores need Linux 5.14 or later; this is {name}. Run in a Linux container or virtual "
-            "machine"
+            f"Conduit's stores need Linux 5.14 or later; this is {name}. Run in a Linux container or virtual machine"
         )
     release = os.uname().release if release is None else release
     if "microsoft" in release.lower() and _version(release) < _FIRST_WSL2:

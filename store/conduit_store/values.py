@@ -13,15 +13,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from .arrays import Array
 from .column import Column
 from .errors import DtypeMismatch, ShapeMismatch
 from .scalars import from_python, leaf_kinds, null_error
 
 __all__ = ["as_row", "as_rows", "example_array"]
-
-Array = npt.NDArray[Any]
 
 # Floats of at most this size need no overflow check on their way into float32 and float64 columns.
 _SMALL_FLOAT = 1e38
@@ -102,9 +100,7 @@ def example_array(name: str, value: object) -> Array:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise ShapeMismatch(
-            f"column {name!r}: the example is ragged ({error}). Give rows of equal length"
-        ) from error
+        raise ShapeMismatch(f"column {name!r}: the example is ragged ({error}). Give rows of equal length") from error
 
 
 def _plain_scalar(target: np.dtype[Any], value: object) -> Array | None:
@@ -197,9 +193,7 @@ def _from_anything(name: str, value: object) -> Array:
     if value is None:
         raise null_error(name, 0)
     if isinstance(value, Mapping):
-        raise DtypeMismatch(
-            f"column {name!r} is one array, got a mapping with {list(value)}. Schema.flatten opens it"
-        )
+        raise DtypeMismatch(f"column {name!r} is one array, got a mapping with {list(value)}. Schema.flatten opens it")
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields
-
 import numpy as np
 import pytest
 
@@ -36,7 +34,7 @@ def test_metrics_of_a_store() -> None:
         assert list(after.tables) == ["a", "b"]
         reserved = sum(table.data_bytes + table.index_bytes for table in after.tables.values())
         assert after.reserved_bytes - before.reserved_bytes >= reserved
-        with pytest.raises(FrozenInstanceError):
+        with pytest.raises(AttributeError):
             after.name = "other"  # type: ignore[misc]
 
 
@@ -44,9 +42,9 @@ def test_a_record_has_a_value_for_every_field() -> None:
     with fresh_store() as store:
         info = plain_table(store, 10).info()
         assert isinstance(info, TableMetrics)
-        assert all(isinstance(getattr(info, field.name), str | int | float) for field in fields(info))
+        assert all(isinstance(value, str | int | float) for value in info)
         assert (info.name, info.max_size, info.max_priority, info.blocks_free) == ("t", 10, 1.0, 11)
-        counts = [field.name for field in fields(info) if field.name not in
+        counts = [field for field in info._fields if field not in
                   ("name", "max_size", "max_priority", "blocks_free", "data_bytes", "index_bytes")]  # fmt: skip
         assert not any(getattr(info, name) for name in counts)
 

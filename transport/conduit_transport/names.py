@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tempfile
 from pathlib import Path
 
 from conduit_store.errors import ConfigError
@@ -104,6 +103,8 @@ def _choose() -> tuple[Path, str]:
     xdg = os.environ.get("XDG_RUNTIME_DIR")
     if xdg and _is_ours(xdg):
         return Path(xdg) / "conduit", "XDG_RUNTIME_DIR"
+    import tempfile  # rarely needed, and 5 ms at import
+
     return Path(tempfile.gettempdir()).absolute() / f"conduit-{os.geteuid()}", "the temporary directory"
 
 
