@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -123,18 +123,18 @@ class Batch:
         """Iterate over (name, array)."""
         return ((name, self[name]) for name in self.names)
 
-    def torch(self) -> dict[str, torch.Tensor]:
-        """Return every column and 'weights' as torch tensors that share this batch's memory. Copies nothing.
+    def torch(self, *, without: Container[str] = ()) -> dict[str, torch.Tensor]:
+        """Return every column and 'weights', but those `without`, as torch tensors that share this batch's memory.
 
-        Times come as int64, in the column's unit.
+        Copies nothing. Times come as int64, in the column's unit.
 
         Raises:
             MissingExtra: torch is not installed.
         """
         layout = self._format
         from_dlpack = _from_dlpack()
-        capsules = layout.fields.capsules(self._staging)
-        return {name: from_dlpack(capsule) for name, capsule in zip(layout.tensor_names, capsules, strict=True)}
+        capsules = zip(layout.tensor_names, layout.fields.capsules(self._staging), strict=True)
+        return {name: from_dlpack(capsule) for name, capsule in capsules if name not in without}
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the columns as an Arrow record batch over this batch's memory. Copies nothing.

@@ -1,0 +1,13 @@
+"""RLlib through Conduit, in one line: `conduit.rllib.attach(config)`.
+
+attach.py      what the user calls, and what it puts into the config
+ingest.py      episodes -> rows of the table, as an env runner collects them
+env_runner.py  an env runner that returns handles instead of episodes
+replay.py      RLlib's replay buffer, over a table
+learner.py     a learner that takes a prepared batch
+measure.py     `conduit bench rllib`: where a training step's time goes, stock beside Conduit
+"""
+
+from conduit.rllib.attach import attach
+
+__all__ = ["attach"]

@@ -1,0 +1,263 @@
+"""Episodes on their way in: the steps that an env runner has collected become rows of the table."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from conduit import rows, samplers, windows
+from conduit.store import Store
+from conduit.table import Table
+from conduit_store.arrays import Array
+from conduit_store.errors import NameTaken, UnknownTable
+from conduit_store.schema import Column, Schema
+from conduit_store.values import as_rows
+
+__all__ = ["Address", "Fragment", "FragmentWriter", "flat_columns"]
+
+TABLE = "replay"
+_TIMEOUT = 60.0  # seconds that an append may wait for space
+
+# Columns (observations one longer than the rest), a flag a row, and the chain they belong to.
+_Part = tuple[dict[str, Array], Array, int]
+
+
+class Address(NamedTuple):
+    """Where the experience of one algorithm goes, and the table that its first writer creates there."""
+
+    store: str
+    capacity: int
+    sampler: samplers.Sampler
+    n_step: int
+    gamma: float
+    max_writers: int
+    mean_episode_length: float
+    seed: int
+
+    def table(self, store: Store, schema: Schema | None) -> Table:
+        """Return the table; with a schema create it, if nobody has.
+
+        Raises:
+            UnknownTable: no schema was given and nobody has created it yet.
+            OutOfHostMemory: its capacity does not fit; replay memory is reserved whole.
+        """
+        try:
+            return store.table(TABLE)
+        except UnknownTable:
+            if schema is None:
+                raise
+        try:
+            return store.create_table(
+                TABLE,
+                schema,
+                self.capacity,
+                sampler=self.sampler,
+                window=windows.NStep(self.n_step, self.gamma),
+                max_writers=self.max_writers,
+                mean_episode_length=self.mean_episode_length,
+                seed=self.seed,
+            )
+        except NameTaken:  # by another env runner, meanwhile
+            return store.table(TABLE)
+
+
+class Fragment:
+    """Consecutive steps of an episode that are in the store. What travels through RLlib in place of an episode."""
+
+    __slots__ = ("ended", "id_", "steps")
+
+    def __init__(self, id_: str, steps: int, ended: bool) -> None:
+        self.id_ = id_
+        self.steps = steps
+        self.ended = ended
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def env_steps(self) -> int:
+        """Steps of the environment."""
+        return self.steps
+
+    def agent_steps(self) -> int:
+        """Steps of the one agent."""
+        return self.steps
+
+    def __repr__(self) -> str:
+        return f"<Fragment of episode {self.id_}: {self.steps} steps{', ended' if self.ended else ''}>"
+
+
+class FragmentWriter:
+    """Writes the fragments of up to `ongoing` episodes at a time. For one thread of one process.
+
+    An episode's last step is drawn once its successor is there: the next fragment, or the final observation where the
+    episode ends. An episode that goes on nowhere (the env runner was reset) is cut at its last observation.
+    """
+
+    def __init__(self, store: Store, address: Address, ongoing: int) -> None:
+        self._store = store
+        self._address = address
+        self._ongoing = ongoing
+        self._table: Table | None = None
+        self._native: Any = None
+        self._chains: OrderedDict[str, int] = OrderedDict()  # episode -> chain, the longest untouched first
+        self._last_obs: dict[str, dict[str, Array]] = {}
+        self._free: list[int] = []
+        # RLlib sums rewards in float64 and trains on float32: a single one may be narrowed at once
+        self._reward_dtype = np.float32 if address.n_step == 1 else np.float64
+
+    def write(self, episodes: Sequence[Any]) -> list[Fragment]:
+        """Append the steps of RLlib's `SingleAgentEpisode`s, and return a handle for each that had some."""
+        parts: list[_Part] = []
+        fragments: list[Fragment] = []
+        for episode in episodes:
+            steps = len(episode)
+            if steps == 0:
+                continue
+            ended = bool(episode.is_terminated or episode.is_truncated)
+            columns = _columns(episode, steps, self._reward_dtype)
+            if self._native is None:
+                self._open(columns)
+            chain = self._chain_of(episode.id_, parts)
+            flags = np.zeros(steps + ended, np.uint8)
+            if ended:
+                flags[-2] = rows.TERMINATED * bool(episode.is_terminated) | rows.TRUNCATED * bool(episode.is_truncated)
+                flags[-1] = rows.FINAL
+                self._free.append(self._chains.pop(episode.id_))
+                self._last_obs.pop(episode.id_, None)
+            else:
+                self._last_obs[episode.id_] = {
+                    name: values[-1:].copy() for name, values in columns.items() if _is_obs(name)
+                }
+            parts.append((columns, flags, chain))
+            fragments.append(Fragment(episode.id_, steps, ended))
+        if parts:
+            self._append(parts)
+        return fragments
+
+    def cut(self) -> None:
+        """End every ongoing episode where it is, as truncated."""
+        parts: list[_Part] = []
+        while self._chains:
+            self._cut_oldest(parts)
+        if parts:
+            self._append(parts)
+
+    def close(self) -> None:
+        """Give back the open block. Idempotent."""
+        if self._native is not None:
+            self._native.close()
+
+    def _open(self, columns: Mapping[str, Array]) -> None:
+        table = self._address.table(self._store, _schema(columns))
+        self._table = table
+        self._native = rows.native_writer(table._native, table.spec, self._ongoing)
+        self._free = list(range(self._ongoing))
+
+    def _chain_of(self, episode: str, parts: list[_Part]) -> int:
+        chain = self._chains.get(episode)
+        if chain is None:
+            if not self._free:
+                self._cut_oldest(parts)
+            chain = self._chains[episode] = self._free.pop()
+        else:
+            self._chains.move_to_end(episode)
+        return chain
+
+    def _cut_oldest(self, parts: list[_Part]) -> None:
+        episode, chain = self._chains.popitem(last=False)
+        parts.append((self._last_obs.pop(episode), np.array([rows.FINAL], np.uint8), chain))
+        self._free.append(chain)
+
+    def _append(self, parts: list[_Part]) -> None:
+        table = self._table
+        assert table is not None
+        if len(parts) == 1:
+            columns, flags, chain = parts[0]
+            chains = None if self._ongoing == 1 else np.full(len(flags), chain, np.int32)
+            arrays = [_padded(columns.get(column.name), column, len(flags)) for column in table.schema.columns]
+        else:
+            lengths = [len(flags) for _, flags, _ in parts]
+            flags = np.concatenate([flags for _, flags, _ in parts])
+            chains = np.repeat(np.array([chain for _, _, chain in parts], np.int32), lengths)
+            arrays = [
+                np.concatenate([_padded(given.get(column.name), column, len(own)) for given, own, _ in parts])
+                for column in table.schema.columns
+            ]
+        n = len(flags)
+        checked = [
+            rows.buffer(as_rows(column, array, n)) for column, array in zip(table.schema.columns, arrays, strict=True)
+        ]
+        rows.append(self._native, table.name, n, checked, flags=flags, chains=chains, timeout=_TIMEOUT, whole=True)
+
+
+def _padded(values: Array | None, column: Column, n: int) -> Array:
+    """`n` rows of a column: its values, then zeros; a row that holds a final observation has no more than that."""
+    if values is None:
+        return rows.zeros(column, n)
+    if len(values) >= n:
+        return values[:n]
+    return np.concatenate([values, rows.zeros(column, n - len(values)).astype(values.dtype)])
+
+
+def _is_obs(name: str) -> bool:
+    return name == "obs" or name.startswith("obs/")
+
+
+def _columns(episode: Any, steps: int, reward_dtype: type[Any]) -> dict[str, Array]:
+    """The fragment's columns: `steps` rows, observations one more. RLlib's lookback is left out."""
+    terminated = np.zeros(steps, np.bool_)
+    truncated = np.zeros(steps, np.bool_)
+    terminated[-1] = episode.is_terminated
+    truncated[-1] = episode.is_truncated
+    return {
+        **flat_columns("obs", _data(episode.observations)),
+        **flat_columns("action", _data(episode.actions)),
+        "reward": np.asarray(_data(episode.rewards), reward_dtype),
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+
+
+def _data(buffer: Any) -> Any:
+    """What an RLlib `InfiniteLookbackBuffer` holds behind its lookback: arrays, or a list of single values."""
+    start = buffer.lookback
+    if not buffer.finalized:
+        return buffer.data[start:]
+    return _sliced(buffer.data, start)
+
+
+def _sliced(data: Any, start: int) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _sliced(value, start) for key, value in data.items()}
+    if isinstance(data, tuple):
+        return tuple(_sliced(value, start) for value in data)
+    return data[start:]
+
+
+def flat_columns(name: str, values: Any) -> dict[str, Array]:
+    """Columns of a nested batch (or list of nested values), named as `Schema` names them: `obs/camera`, `obs/0`."""
+    if isinstance(values, list):
+        first = values[0]
+        if isinstance(first, Mapping):
+            values = {key: [value[key] for value in values] for key in first}
+        elif isinstance(first, tuple):
+            values = tuple([value[i] for value in values] for i in range(len(first)))
+        else:
+            return {name: np.asarray(values)}
+    if isinstance(values, Mapping):
+        parts = values.items()
+    elif isinstance(values, tuple):
+        parts = {str(i): value for i, value in enumerate(values)}.items()
+    else:
+        return {name: np.asarray(values)}
+    flat: dict[str, Array] = {}
+    for key, value in parts:
+        flat.update(flat_columns(f"{name}/{key}", value))
+    return flat
+
+
+def _schema(columns: Mapping[str, Array]) -> Schema:
+    return Schema.from_example({name: np.asarray(values[0]) for name, values in columns.items()})

@@ -1,0 +1,212 @@
+"""RLlib's replay buffer, over a table that the env runners write themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from conduit.batch import Batch
+from conduit.rllib.ingest import Address, Fragment, FragmentWriter
+from conduit.samplers import Prioritized
+from conduit.store import Store
+from conduit.table import Table
+from conduit_store.errors import ConfigError, SampleTimeout, ShapeMismatch, UnknownTable
+
+__all__ = ["Delivery", "PrioritizedReplay", "Replay"]
+
+_LEAST_PRIORITY = 1e-12  # as in RLlib's buffer: a TD error of 0 does not make a row unreachable
+_NAMES = {"action": "actions", "reward": "rewards", "terminated": "terminateds", "truncated": "truncateds",
+          "weights": "weights", "n_step": "n_step", "obs": "obs", "next_obs": "new_obs"}  # fmt: skip
+_ONGOING = 256  # episodes that the driver itself can have in hand
+
+
+class Delivery:
+    """A prepared batch, as it travels from `sample()` to the learner in place of a list of episodes."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def env_steps(self) -> int:
+        """Steps that the batch holds."""
+        return len(self.batch)
+
+    def columns(self) -> dict[str, Any]:
+        """Torch tensors under RLlib's names, with the dtypes of its own learner connector."""
+        columns: dict[str, Any] = {}
+        for name, tensor in self.batch.torch(without=("discount",)).items():  # RLlib computes its own
+            top, _, rest = name.partition("/")
+            if rest:
+                _nest(columns, _NAMES[top], rest, tensor)
+            else:
+                columns[_NAMES[name]] = tensor
+        columns["rewards"] = columns["rewards"].float()
+        columns["n_step"] = columns["n_step"].long()
+        return columns
+
+    def training_data(self, module_id: str) -> Any:
+        """RLlib's `TrainingData` around a `MultiAgentBatch` of these columns."""
+        from ray.rllib.core.learner.training_data import TrainingData
+        from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+
+        n = len(self.batch)
+        return TrainingData(batch=MultiAgentBatch({module_id: SampleBatch(self.columns())}, env_steps=n))
+
+
+class Replay:
+    """Uniform replay. What RLlib's training step asks of its `local_replay_buffer`, and no more."""
+
+    def __init__(self, store: Store, address: Address, *, saved: bool, timeout: float | None = 60.0) -> None:
+        self.store = store
+        self.saved = saved  # in the algorithm's checkpoints
+        self.address = address
+        self._timeout = timeout
+        self._table: Table | None = None
+        self._writer: FragmentWriter | None = None
+        self._keys: Any = None  # of the batch delivered last
+        self._added = self._episodes = 0
+
+    @property
+    def table(self) -> Table:
+        """The table behind it.
+
+        Raises:
+            UnknownTable: no step has been written yet.
+        """
+        if self._table is None:
+            self._table = self.address.table(self.store, None)
+        return self._table
+
+    def add(self, episodes: Any) -> None:
+        """Count fragments that env runners have written; write episodes of those that have not been told where to."""
+        episodes = episodes if isinstance(episodes, list) else [episodes]
+        loose = [episode for episode in episodes if not isinstance(episode, Fragment)]
+        if loose:
+            if self._writer is None:
+                self._writer = FragmentWriter(self.store, self.address, _ONGOING)
+            episodes = [e for e in episodes if isinstance(e, Fragment)] + self._writer.write(loose)
+        for fragment in episodes:
+            self._added += fragment.steps
+            self._episodes += fragment.ended
+
+    def sample(
+        self,
+        num_items: int | None = None,
+        *,
+        n_step: Any = None,
+        gamma: float | None = None,
+        batch_length_T: int | None = None,
+        beta: float | None = None,
+        **_: Any,
+    ) -> list[Delivery]:
+        """Return one prepared batch of `num_items` windows. RLlib's other arguments do not apply.
+
+        Raises:
+            ConfigError: n_step, gamma or a sequence length other than the table was created for.
+            SampleTimeout: nothing can be drawn; says what is missing.
+        """
+        address = self.address
+        if n_step not in (None, address.n_step) or gamma not in (None, address.gamma) or batch_length_T:
+            raise ConfigError(
+                f"sample(n_step={n_step}, gamma={gamma}, batch_length_T={batch_length_T}): this replay was made for "
+                f"n_step={address.n_step}, gamma={address.gamma} and single windows. Set them before build_algo()"
+            )
+        if num_items is None:
+            raise ConfigError("sample() needs num_items, the rows of a batch")
+        if beta is not None:
+            self._set_beta(beta)
+        batch = self._draw(num_items)
+        self._keys = batch.keys
+        return [Delivery(batch)]
+
+    def _draw(self, n: int) -> Batch:
+        try:
+            table = self.table
+        except UnknownTable:
+            raise SampleTimeout(
+                "no env runner has written a step yet: raise num_steps_sampled_before_learning_starts"
+            ) from None
+        return table.sample(n, timeout=self._timeout)
+
+    def _set_beta(self, beta: float) -> None:
+        """Nothing is weighted here."""
+
+    def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
+        """Nothing is prioritized here."""
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Nothing: the numbers come into the result once an iteration, not once a step (see `report`)."""
+        return {}
+
+    def report(self) -> dict[str, Any]:
+        """RLlib's numbers of a buffer, by its names, and the table's own under 'conduit'."""
+        report: dict[str, Any] = {
+            "num_env_steps_added_lifetime": self._added,
+            "num_episodes_added_lifetime": self._episodes,
+        }
+        if self._table is not None:
+            info = self._table.info()
+            report["num_env_steps_stored"] = info.rows
+            report["num_env_steps_evicted_lifetime"] = info.evicted
+            report["num_env_steps_sampled_lifetime"] = info.sampled
+            report["conduit"] = info._asdict()
+        return report
+
+    def get_num_timesteps(self, module_id: Any = None) -> int:
+        """Steps stored now."""
+        return 0 if self._table is None else len(self._table)
+
+    def __len__(self) -> int:
+        return self.get_num_timesteps()
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything stored, for a checkpoint."""
+        raise NotImplementedError
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Put back what get_state has returned; what is stored now is dropped."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the store; its memory goes once the env runners have stopped. Idempotent."""
+        if self._writer is not None:
+            self._writer.close()
+        self.store.close()
+
+
+class PrioritizedReplay(Replay):
+    """Prioritized replay, registered as RLlib's own so that TD errors come back to it."""
+
+    def _set_beta(self, beta: float) -> None:
+        sampler = self.address.sampler
+        assert isinstance(sampler, Prioritized)
+        if beta != sampler.beta:
+            self.table.configure(beta=beta)
+            self.address = self.address._replace(sampler=Prioritized(sampler.alpha, beta, sampler.eps))
+
+    def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
+        """Set the priorities of the batch delivered last, in its order. Rows that are gone meanwhile are passed over.
+
+        Raises:
+            ShapeMismatch: not one priority a row. PriorityError: not finite.
+        """
+        keys, self._keys = self._keys, None
+        values = np.maximum(np.asarray(priorities, np.float32), np.float32(_LEAST_PRIORITY))
+        if keys is None or len(values) != len(keys):
+            delivered = "no batch" if keys is None else f"a batch of {len(keys)}"
+            raise ShapeMismatch(f"{len(values)} priorities, and {delivered} is waiting for them")
+        self.table.update_priorities(keys, values)
+
+
+def _nest(columns: dict[str, Any], name: str, rest: str, tensor: Any) -> None:
+    place = columns.setdefault(name, {})
+    *path, last = rest.split("/")
+    for part in path:
+        place = place.setdefault(part, {})
+    place[last] = tensor
