@@ -1,0 +1,160 @@
+"""Stock RLlib and Conduit, given the same steps, draws and weights: the same parameters to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
+from ray.rllib.utils.replay_buffers.utils import update_priorities_in_episode_replay_buffer
+
+import conduit.rllib
+from conduit.rllib.replay import Delivery
+
+STEPS = "num_env_steps_sampled_lifetime"
+
+
+def dqn(**training: Any) -> Any:
+    return (
+        DQNConfig()
+        .environment("CartPole-v1")
+        .debugging(seed=3)
+        .training(target_network_update_freq=100, num_steps_sampled_before_learning_starts=0, **training)
+    )
+
+
+def sac(**training: Any) -> Any:
+    return (
+        SACConfig()
+        .environment("Pendulum-v1")
+        .debugging(seed=3)
+        .training(target_network_update_freq=100, num_steps_sampled_before_learning_starts=0, **training)
+    )
+
+
+UNIFORM = {"type": "EpisodeReplayBuffer", "capacity": 10_000}
+RAINBOW = {"num_atoms": 51, "v_min": -10.0, "v_max": 10.0, "noisy": True}
+
+
+class Twins:
+    """A stock algorithm and one through Conduit, with the same parameters and the same experience."""
+
+    def __init__(self, make: Any, steps: int, envs: int = 1) -> None:
+        self.stock = make().env_runners(num_envs_per_env_runner=envs).build_algo()
+        self.ours = conduit.rllib.attach(make().env_runners(num_envs_per_env_runner=envs)).build_algo()
+        self.learners = [algo.learner_group._learner for algo in (self.stock, self.ours)]
+        self.learners[1].set_state(self.learners[0].get_state())
+        self.sampled = 0
+        self.keys: dict[tuple[str, int], int] = {}
+        self._collect(steps)
+
+    def _collect(self, steps: int) -> None:
+        order: list[tuple[str, int] | None] = []
+        lengths: dict[str, int] = {}
+        for _ in range(steps // 4):
+            episodes = self.stock.env_runner.sample(num_timesteps=4, random_actions=True)
+            self.stock.local_replay_buffer.add(episodes)
+            self.ours.local_replay_buffer.add(episodes)
+            for episode in episodes:
+                start = lengths.get(episode.id_, 0)
+                lengths[episode.id_] = start + len(episode)
+                order += [(episode.id_, start + t) for t in range(len(episode))]
+                if episode.is_terminated or episode.is_truncated:
+                    order.append(None)
+        self.sampled = steps
+        writer = self.ours.local_replay_buffer._writer
+        order += [None] * len(writer._chains)
+        writer.cut()  # stock can draw an ongoing episode's last step; a table waits for the step after it
+        keys = np.concatenate([block.keys for block in self.ours.local_replay_buffer.table.blocks()])
+        assert len(keys) == len(order)
+        self.keys = {name: int(key) for name, key in zip(order, keys, strict=True) if name is not None}
+
+    def draw(self, n: int) -> tuple[list[Any], Any]:
+        """Stock's batch, and the same rows and weights as ours."""
+        buffer, config = self.stock.local_replay_buffer, self.stock.config
+        episodes = buffer.sample(
+            num_items=n, n_step=config.n_step, gamma=config.gamma, beta=config.replay_buffer_config.get("beta"),
+            batch_length_T=0, lookback=0, min_batch_length_T=0, sample_episodes=True,
+        )  # fmt: skip
+        if isinstance(buffer, PrioritizedEpisodeReplayBuffer):  # episodes of the prioritized buffer have names of their own
+            triples = [buffer._indices[buffer._tree_idx_to_sample_idx[i]] for i in buffer._last_sampled_indices]
+            names = [(buffer.episodes[e - buffer._num_episodes_evicted].id_, t) for e, t, _ in triples]
+        else:
+            names = [(episode.id_, episode.t_started) for episode in episodes]
+        replay = self.ours.local_replay_buffer
+        batch = replay.table.rows(np.array([self.keys[name] for name in names], np.uint64))
+        batch.weights[:] = [episode.extra_model_outputs["weights"][0] for episode in episodes]
+        replay._keys = batch.keys
+        return episodes, batch
+
+    def update(self, algo: Any, episodes: list[Any]) -> Any:
+        torch.manual_seed(self.sampled)
+        np.random.seed(self.sampled)
+        results = algo.learner_group.update(episodes=episodes, timesteps={STEPS: self.sampled})
+        errors = results[0]["default_policy"].pop("td_error").peek()
+        errors = np.concatenate([np.atleast_1d(np.asarray(e)) for e in errors])
+        update_priorities_in_episode_replay_buffer(
+            replay_buffer=algo.local_replay_buffer, td_errors={"default_policy": {"td_error": errors}}
+        )
+        return errors
+
+    def stop(self) -> None:
+        self.stock.stop()
+        self.ours.stop()
+
+
+def same(one: Any, other: Any, path: str = "") -> None:
+    """Nested states that are equal to the bit, with equal dtypes."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), f"{path}: {sorted(map(str, one))} and {sorted(map(str, other))}"
+        for key, value in one.items():
+            same(value, other[key], f"{path}/{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), path
+        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+            same(a, b, f"{path}/{i}")
+    elif isinstance(one, (np.ndarray, torch.Tensor)):
+        a, b = np.asarray(one), np.asarray(other)
+        assert a.dtype == b.dtype, f"{path}: {a.dtype} and {b.dtype}"
+        assert a.shape == b.shape, f"{path}: {a.shape} and {b.shape}"
+        assert a.tobytes() == b.tobytes(), f"{path}: differs by up to {np.abs(a - b).max()}"
+
+
+def exact(make: Any, *, batch: int, updates: int = 10, envs: int = 1) -> None:
+    """Ten updates of both on the same draws; batches, TD errors, parameters and optimizer state compared."""
+    twins = Twins(make, 400, envs)
+    try:
+        stock, ours = twins.learners
+        before = {k: v.copy() for k, v in stock.get_state()["rl_module"]["default_policy"].items()}
+        for i in range(updates):
+            episodes, drawn = twins.draw(batch)
+            if i == 0:
+                whole = stock._learner_connector(
+                    rl_module=stock.module, batch={}, episodes=[e for e in episodes], shared_data={}, metrics=None
+                )["default_policy"]
+                same({k: whole[k] for k in sorted(whole)}, dict(sorted(Delivery(drawn).columns().items())), "batch")
+            twins.sampled += 20
+            errors = twins.update(twins.stock, episodes)
+            same(errors, twins.update(twins.ours, [Delivery(drawn)]), "td_errors")
+            one, other = (learner.get_state(components=["rl_module", "optimizer"]) for learner in twins.learners)
+            same(one["rl_module"], other["rl_module"], f"update {i}: parameters")
+            same(one["optimizer"], other["optimizer"], f"update {i}: optimizer")
+        after = stock.get_state()["rl_module"]["default_policy"]
+        assert any((before[k] != after[k]).any() for k in before), "nothing was learnt"
+    finally:
+        twins.stop()
+
+
+SCENARIOS = {
+    "dqn": lambda: exact(lambda: dqn(double_q=True, dueling=True, n_step=1), batch=32),
+    "dqn_n_step_3": lambda: exact(lambda: dqn(double_q=True, dueling=True, n_step=3), batch=32),
+    "dqn_vector_env": lambda: exact(lambda: dqn(n_step=2), batch=32, envs=3),
+    "dqn_uniform": lambda: exact(lambda: dqn(replay_buffer_config=UNIFORM, double_q=False, dueling=False), batch=64),
+    "dqn_rainbow": lambda: exact(lambda: dqn(n_step=3, **RAINBOW), batch=32),
+    "sac": lambda: exact(lambda: sac(), batch=256),
+    "sac_n_step_3": lambda: exact(lambda: sac(n_step=3), batch=64),
+    "sac_uniform": lambda: exact(lambda: sac(replay_buffer_config=UNIFORM), batch=64),
+}
