@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conduit.batch import Batch, BatchFormat
+from conduit.samplers import Prioritized
 from conduit.spec import TableSpec
 from conduit.values import seconds, whole_number
 from conduit_store.errors import SampleTimeout, StaleKey
@@ -35,6 +36,7 @@ class Reader:
         self._spec = spec
         self._outputs, self.schema = _outputs(spec)
         self._double = spec.episodic and spec.schema.column("reward").dtype == np.float64
+        self._table_weights = isinstance(spec.sampler, Prioritized) and spec.sampler.normaliser == "table"
         self._idle: list[native.Sampler] = []
         self._formats: dict[int, BatchFormat] = {}
         self._lock = threading.Lock()
@@ -101,7 +103,9 @@ class Reader:
         try:
             return self._idle.pop()
         except IndexError:
-            return native.Sampler(self._native, self._outputs, self._spec.steps, self._spec.gamma, self._double)
+            return native.Sampler(
+                self._native, self._outputs, self._spec.steps, self._spec.gamma, self._double, self._table_weights
+            )
 
     def _format(self, n: int, sampler: native.Sampler) -> BatchFormat:
         found = self._formats.get(n)

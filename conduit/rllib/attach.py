@@ -119,7 +119,11 @@ def _on_algorithm_init(settings: Settings, *, algorithm: Any, **_: Any) -> None:
     runners = config.num_env_runners + 2
     buffer = config.replay_buffer_config
     kind = _BUFFERS[_buffer_type(config)]
-    sampler = Prioritized(buffer["alpha"], buffer.get("beta") or 0.0) if kind is PrioritizedReplay else Uniform()
+    sampler = (
+        Prioritized(buffer["alpha"], buffer.get("beta") or 0.0, normaliser="table")
+        if kind is PrioritizedReplay
+        else Uniform()
+    )
     name = f"rllib-{type(algorithm).__name__}-{uuid.uuid4().hex[:12]}"
     address = Address(
         store=name,

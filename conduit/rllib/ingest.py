@@ -188,7 +188,8 @@ class FragmentWriter:
             ]
         n = len(flags)
         checked = [
-            rows.buffer(as_rows(column, array, n)) for column, array in zip(table.schema.columns, arrays, strict=True)
+            rows.buffer(as_rows(column, _kept(column, array), n))
+            for column, array in zip(table.schema.columns, arrays, strict=True)
         ]
         rows.append(self._native, table.name, n, checked, flags=flags, chains=chains, timeout=_TIMEOUT, whole=True)
 
@@ -200,6 +201,14 @@ def _padded(values: Array | None, column: Column, n: int) -> Array:
     if len(values) >= n:
         return values[:n]
     return np.concatenate([values, rows.zeros(column, n - len(values)).astype(values.dtype)])
+
+
+def _kept(column: Column, values: Array) -> Array:
+    """Values in the column's dtype, where that keeps them: RLlib's random actions are int64, its modules' are int32."""
+    if values.dtype == column.dtype or values.dtype.kind not in "iu":
+        return values
+    narrowed = values.astype(column.dtype)
+    return narrowed if np.array_equal(narrowed, values) else values
 
 
 def _is_obs(name: str) -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from conduit.batch import Batch
 from conduit.rllib.ingest import Address, Fragment, FragmentWriter
+from conduit.rllib.saved import append_saved, saved_rows
 from conduit.samplers import Prioritized
 from conduit.store import Store
 from conduit.table import Table
 from conduit_store.errors import ConfigError, SampleTimeout, ShapeMismatch, UnknownTable
+from conduit_store.schema import Schema
 
 __all__ = ["Delivery", "PrioritizedReplay", "Replay"]
 
@@ -83,6 +86,13 @@ class Replay:
             self._table = self.address.table(self.store, None)
         return self._table
 
+    def _existing(self) -> Table | None:
+        """The table, where a step has been written."""
+        try:
+            return self.table
+        except UnknownTable:
+            return None
+
     def add(self, episodes: Any) -> None:
         """Count fragments that env runners have written; write episodes of those that have not been told where to."""
         episodes = episodes if isinstance(episodes, list) else [episodes]
@@ -150,8 +160,9 @@ class Replay:
             "num_env_steps_added_lifetime": self._added,
             "num_episodes_added_lifetime": self._episodes,
         }
-        if self._table is not None:
-            info = self._table.info()
+        table = self._existing()
+        if table is not None:
+            info = table.info()
             report["num_env_steps_stored"] = info.rows
             report["num_env_steps_evicted_lifetime"] = info.evicted
             report["num_env_steps_sampled_lifetime"] = info.sampled
@@ -160,18 +171,34 @@ class Replay:
 
     def get_num_timesteps(self, module_id: Any = None) -> int:
         """Steps stored now."""
-        return 0 if self._table is None else len(self._table)
+        table = self._existing()
+        return 0 if table is None else len(table)
 
     def __len__(self) -> int:
         return self.get_num_timesteps()
 
     def get_state(self) -> dict[str, Any]:
-        """Everything stored, for a checkpoint."""
-        raise NotImplementedError
+        """Every row and count, as plain arrays: for a checkpoint, while nobody writes."""
+        table = self._existing()
+        rows = None if table is None else saved_rows(table)
+        schema = None if table is None else table.schema.to_json()
+        return {"schema": schema, "rows": rows, "added": self._added, "episodes": self._episodes}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what get_state has returned; what is stored now is dropped."""
-        raise NotImplementedError
+        """Put back what get_state has returned; what is stored now is dropped.
+
+        Raises:
+            ConfigError: the rows have other columns than the table that is there.
+        """
+        self._added, self._episodes = state["added"], state["episodes"]
+        self._keys = None
+        table = self._existing()
+        if state["schema"] is not None:
+            table = self._table = self.address.table(self.store, Schema.from_json(state["schema"]))
+        if table is not None:
+            table.clear()
+        if table is not None and state["rows"] is not None:
+            append_saved(table, state["rows"])
 
     def close(self) -> None:
         """Close the store; its memory goes once the env runners have stopped. Idempotent."""
@@ -188,7 +215,7 @@ class PrioritizedReplay(Replay):
         assert isinstance(sampler, Prioritized)
         if beta != sampler.beta:
             self.table.configure(beta=beta)
-            self.address = self.address._replace(sampler=Prioritized(sampler.alpha, beta, sampler.eps))
+            self.address = self.address._replace(sampler=replace(sampler, beta=beta))
 
     def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
         """Set the priorities of the batch delivered last, in its order. Rows that are gone meanwhile are passed over.

@@ -332,11 +332,12 @@ class PyWriter : public Handle<Writer> {
 
 class PySampler : public Handle<Sampler> {
  public:
-  PySampler(const PyTable& table, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward)
-      : Handle(std::make_shared<Sampler>(table.get(), make_plan(*table.get(), outputs, steps, gamma, double_reward)), table.store()) {}
+  PySampler(const PyTable& table, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward, bool table_weights)
+      : Handle(std::make_shared<Sampler>(table.get(), make_plan(*table.get(), outputs, steps, gamma, double_reward, table_weights)), table.store()) {}
 
-  static Plan make_plan(const TableCore& core, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward) {
+  static Plan make_plan(const TableCore& core, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward, bool table_weights) {
     Plan plan;
+    plan.table_weights = table_weights;
     for (const auto& [source, column, row_bytes] : outputs) {
       const auto kind = static_cast<Source>(source);
       if (source > static_cast<std::uint32_t>(Source::steps)) fail(ErrorCode::config, "unknown source %u", source);
@@ -544,6 +545,14 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
         return t.unlocked([&](TableCore& c) { return c.priorities(k.as<std::uint64_t>(), n); });
       }, "keys"_a, "n"_a)
+      // (flags, keys of the rows that follow; the largest uint64 where there is none)
+      .def("links", [](PyTable& t, nb::object keys, std::uint64_t n) {
+        const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
+        std::vector<std::uint8_t> flags;
+        std::vector<std::uint64_t> next;
+        t.unlocked([&](TableCore& c) { c.links(k.as<std::uint64_t>(), n, &flags, &next); });
+        return std::make_tuple(nb::bytes(reinterpret_cast<const char*>(flags.data()), n), nb::bytes(reinterpret_cast<const char*>(next.data()), n * sizeof(std::uint64_t)));
+      }, "keys"_a, "n"_a)
       // (pin, first live row, end of live rows, generation, address of the block's bytes)
       .def("pin_block", [](PyTable& t, std::uint32_t block) {
         std::uint32_t first, last;
@@ -567,7 +576,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("close", &PyWriter::close);
 
   nb::class_<PySampler>(m, "Sampler")
-      .def(nb::init<const PyTable&, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>&, std::uint32_t, double, bool>(), "table"_a, "outputs"_a, "steps"_a, "gamma"_a, "double_reward"_a)
+      .def(nb::init<const PyTable&, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>&, std::uint32_t, double, bool, bool>(), "table"_a, "outputs"_a, "steps"_a, "gamma"_a, "double_reward"_a, "table_weights"_a)
       .def("close", &PySampler::release)
       .def("offsets", [](PySampler& s, std::uint64_t n) { return s.get()->plan().offsets(n); }, "n"_a)
       .def("sample", &PySampler::sample, "n"_a, "stream"_a, "batch"_a, "timeout"_a.none())

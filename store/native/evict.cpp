@@ -31,7 +31,7 @@ void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
     leaves[slot] = 0.0;
   }
   FAILPOINT(evict_leaves);
-  if (t_.prioritized) max_.refresh(base + from, base + to - 1);
+  if (t_.prioritized) extremes_.refresh(base + from, base + to - 1);
   sum_.refresh(&range, 1);
   journal_done();
   const std::uint32_t folded = std::min(to, block.folded.load(std::memory_order_relaxed));

@@ -164,7 +164,7 @@ void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
     }
     journal(ranges.data(), static_cast<std::uint32_t>(ranges.size()));
     double* leaves = sum_.leaves();
-    float largest = t_.prioritized ? max_.max() : 0.0f;
+    float largest = t_.prioritized ? extremes_.all().largest : 0.0f;
     float memo_raw = -1.0f;  // runs of equal priorities (the default, mostly) cost one pow
     double memo_mass = t_.prioritized ? 0.0 : 1.0;
     for (std::size_t i = start; i < end; ++i) {
@@ -189,7 +189,7 @@ void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
     }
     FAILPOINT(tree_leaves_written);
     if (t_.prioritized) {
-      for (const LineRange& r : ranges) max_.refresh(r.first * kFanOut, std::min(r.last * kFanOut + kFanOut - 1, t_.n_blocks * t_.rows_per_block - 1));
+      for (const LineRange& r : ranges) extremes_.refresh(r.first * kFanOut, std::min(r.last * kFanOut + kFanOut - 1, t_.n_blocks * t_.rows_per_block - 1));
     }
     sum_.refresh(ranges.data(), static_cast<std::uint32_t>(ranges.size()));
     journal_done();

@@ -23,6 +23,7 @@ inline constexpr std::uint32_t kNameBytes = 64;
 inline constexpr std::uint32_t kTreeLevels = 10;         // 8^10 > 2^28 leaves
 inline constexpr std::uint32_t kJournalEntries = 4096;
 inline constexpr std::uint32_t kNoRow = 0xffffffffu;
+inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
 
 // Row key: 36-bit generation of the block above a 28-bit slot. Slot = block * rows_per_block + row.
 inline constexpr unsigned kSlotBits = 28;
@@ -148,15 +149,15 @@ struct alignas(64) Table {
   std::uint64_t next_offset;      // uint32[slots]
   std::uint64_t level_offset[kTreeLevels];      // double[level_size]: level 0 = leaves, padded to lines of 8
   std::uint64_t level_size[kTreeLevels];
-  std::uint64_t max_offset[kTreeLevels];        // float32: largest raw priority of ready rows, fan-out 64, above `raw`
-  std::uint64_t max_size_of[kTreeLevels];
+  std::uint64_t extreme_offset[kTreeLevels];        // Extremes of the raw priorities of ready rows, fan-out 64, above `raw`
+  std::uint64_t extreme_size[kTreeLevels];
   std::uint64_t active_offset;    // uint32[n_blocks]: blocks that may still have rows to fold
   std::uint64_t order_offset;     // uint32[n_blocks]: OPEN blocks in order of birth, a ring
   std::uint64_t end_offset;       // first byte of the control heap after this table
   std::uint64_t data_offset, data_bytes;  // in the data segment
   std::uint64_t block_bytes;
   std::uint64_t max_size;         // steps
-  std::uint32_t n_columns, n_blocks, rows_per_block, levels, max_levels;
+  std::uint32_t n_columns, n_blocks, rows_per_block, levels, extreme_levels;
   std::uint32_t links;            // 1: rows are chained into episodes
   std::uint32_t steps_after;      // rows needed after the drawn one (n of the widest window), 0 without links
   std::uint32_t prioritized;

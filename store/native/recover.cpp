@@ -20,7 +20,7 @@ IndexLock::~IndexLock() { mutex_unlock(table_.shared().index); }
 void TableCore::recompute_leaves() {
   const std::uint32_t slots = t_.n_blocks * t_.rows_per_block;
   for (std::uint32_t slot = 0; slot < slots; ++slot) sum_.leaves()[slot] = leaf_of(slot);
-  if (t_.prioritized) max_.refresh_all();
+  if (t_.prioritized) extremes_.refresh_all();
   sum_.refresh_all();
 }
 
@@ -47,7 +47,7 @@ void TableCore::recover() {
       if (t_.prioritized && ready(slot) && !(raw(slot) >= 0.0f)) std::atomic_ref(raw_[slot]).store(1.0f, std::memory_order_relaxed);
       sum_.leaves()[slot] = leaf_of(slot);
     }
-    if (t_.prioritized) max_.refresh(range.first * kFanOut, last - 1);
+    if (t_.prioritized) extremes_.refresh(range.first * kFanOut, last - 1);
   }
   if (!lines.empty()) sum_.refresh(lines.data(), static_cast<std::uint32_t>(lines.size()));
   t_.rebuild = 0;
@@ -120,7 +120,7 @@ std::vector<std::string> TableCore::verify() {
   expect(t_.counters.steps_folded.load() - t_.counters.steps_evicted.load() == live, "counters of folded and evicted steps differ from the live steps");
   expect(t_.live_steps <= t_.max_size, "live steps " + std::to_string(t_.live_steps) + " above max_size");
   expect(sum_.consistent(), "sum tree: a node differs from the sum of its children");
-  if (t_.prioritized) expect(max_.consistent(), "maximum tree: a node differs from its children");
+  if (t_.prioritized) expect(extremes_.consistent(), "tree of extremes: a node differs from its children");
   return wrong;
 }
 

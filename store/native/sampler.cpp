@@ -18,12 +18,12 @@ constexpr std::uint64_t kAlign = 64;
 constexpr std::uint64_t kProgressBytes = 1 << 20;  // copied between two signs of life of a reader
 constexpr std::uint32_t kAhead = 12;               // rows prefetched ahead of the copy
 
-// Importance weights, normalised by the batch's largest: w_i = (min p / p_i)^beta.
+// Importance weights, normalised by the batch's largest, or the table's where `least` is its smallest probability:
+// w_i = (min p / p_i)^beta.
 // T. Schaul et al., "Prioritized experience replay", ICLR 2016.
 // `scratch` has room for n.
-void importance_weights(const double* probabilities, std::uint32_t n, double beta, double* scratch, float* weights) {
-  double least = probabilities[0];
-  for (std::uint32_t i = 1; i < n; ++i) least = std::min(least, probabilities[i]);
+void importance_weights(const double* probabilities, std::uint32_t n, double beta, double least, double* scratch, float* weights) {
+  for (std::uint32_t i = 0; i < n; ++i) least = std::min(least, probabilities[i]);
   for (std::uint32_t i = 0; i < n; ++i) scratch[i] = least / probabilities[i];
   powers(scratch, beta, scratch, n);
   for (std::uint32_t i = 0; i < n; ++i) weights[i] = static_cast<float>(scratch[i]);
@@ -88,7 +88,7 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
     uniform_draws(shared.seed, stream, batch, n, draws_.data());
     const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();  // before the draw: what is drawn stays in place
     const std::uint64_t began = now_ns();
-    double beta;
+    double beta, least = std::numeric_limits<double>::infinity();
     {
       IndexLock lock(t);
       FAILPOINT(draw_locked);
@@ -104,11 +104,12 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
         probabilities[i] = leaves[slots_[i]] / state->total;
       }
       beta = shared.beta.load(std::memory_order_relaxed);
+      if (plan_.table_weights) least = t.least_mass() / state->total;
       FAILPOINT(draw_done);
     }
     const std::uint64_t drawn = now_ns();
     shared.counters.draw_ns.fetch_add(drawn - began, std::memory_order_relaxed);
-    if (n > 0) importance_weights(probabilities, n, beta, draws_.data(), weights);
+    if (n > 0) importance_weights(probabilities, n, beta, least, draws_.data(), weights);
     FAILPOINT(gather_begin);
     const bool whole = copy(*epoch, n, offsets.data(), out);
     const bool valid = epoch->leave() && whole;

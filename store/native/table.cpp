@@ -40,8 +40,8 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
   t.next_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
   t.levels = SumTree::plan(slots, t.level_size);
   for (std::uint32_t k = 0; k < t.levels; ++k) t.level_offset[k] = take(t.level_size[k] * sizeof(double));
-  t.max_levels = spec.prioritized ? MaxTree::plan(slots, t.max_size_of) : 0;
-  for (std::uint32_t k = 0; k < t.max_levels; ++k) t.max_offset[k] = take(t.max_size_of[k] * sizeof(float));
+  t.extreme_levels = spec.prioritized ? ExtremeTree::plan(slots, t.extreme_size) : 0;
+  for (std::uint32_t k = 0; k < t.extreme_levels; ++k) t.extreme_offset[k] = take(t.extreme_size[k] * sizeof(Extremes));
   t.active_offset = take(spec.n_blocks * sizeof(std::uint32_t));
   t.order_offset = take(spec.n_blocks * sizeof(std::uint32_t));
   t.end_offset = round_up(at, kPage);
@@ -73,8 +73,8 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
   t.eps.store(spec.eps);
   t.beta.store(spec.beta);
   t.min_size.store(spec.min_size);
-  for (std::uint32_t k = 0; k < t.max_levels; ++k) {
-    std::fill_n(segments.control_at<float>(t.max_offset[k]), t.max_size_of[k], -1.0f);
+  for (std::uint32_t k = 0; k < t.extreme_levels; ++k) {
+    std::fill_n(segments.control_at<Extremes>(t.extreme_offset[k]), t.extreme_size[k], Extremes{});
   }
   mutex_init(t.index);
 }
@@ -161,9 +161,9 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   for (std::uint32_t k = 0; k < t_.levels; ++k) levels[k] = s.control_at<double>(t_.level_offset[k]);
   sum_ = SumTree(levels, t_.level_size, t_.levels);
   if (t_.prioritized != 0) {
-    float* maxima[kTreeLevels];
-    for (std::uint32_t k = 0; k < t_.max_levels; ++k) maxima[k] = s.control_at<float>(t_.max_offset[k]);
-    max_ = MaxTree(raw_, flags_, std::uint64_t{t_.n_blocks} * t_.rows_per_block, maxima, t_.max_size_of, t_.max_levels);
+    Extremes* extremes[kTreeLevels];
+    for (std::uint32_t k = 0; k < t_.extreme_levels; ++k) extremes[k] = s.control_at<Extremes>(t_.extreme_offset[k]);
+    extremes_ = ExtremeTree(raw_, flags_, std::uint64_t{t_.n_blocks} * t_.rows_per_block, extremes, t_.extreme_size, t_.extreme_levels);
   }
 }
 
@@ -209,7 +209,7 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
         FAILPOINT(tree_raw_written);
         if (!ready(slot)) continue;  // its leaf waits for its successor
         leaves[slot] = leaf[i - start];
-        max_.changed(slot, before);
+        extremes_.changed(slot, before);
       }
       FAILPOINT(tree_leaves_written);
       sum_.refresh(lines.data(), used);
@@ -265,7 +265,7 @@ TableInfo TableCore::info() {
     fold();
     info.live_steps = t_.live_steps;
     info.total = sum_.total();
-    info.max_priority = t_.prioritized != 0 ? max_.max() : 1.0f;
+    info.max_priority = t_.prioritized != 0 ? extremes_.all().largest : 1.0f;
   }
   // The rest is read without the lock: numbers for people, each right at some moment of the call.
   info.steps_folded = c.steps_folded.load();
@@ -336,6 +336,22 @@ std::vector<float> TableCore::priorities(const std::uint64_t* keys, std::uint64_
     if (live(keys[i], &slot)) found[i] = t_.prioritized != 0 ? raw(slot) : 1.0f;
   }
   return found;
+}
+
+void TableCore::links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next) {
+  process_->check();
+  flags->assign(n, 0);
+  next->assign(n, kNoKey);
+  if (t_.links == 0) return;
+  IndexLock lock(*this);
+  fold();
+  for (std::uint64_t i = 0; i < n; ++i) {
+    std::uint32_t slot;
+    if (!live(keys[i], &slot)) continue;
+    (*flags)[i] = flag(slot);
+    const std::uint32_t after = this->next(slot);
+    if (after != kNoRow) (*next)[i] = key_of(after);
+  }
 }
 
 }  // namespace conduit

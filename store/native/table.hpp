@@ -68,6 +68,11 @@ class TableCore {
   void recover();
   double total() const { return sum_.total(); }
   const SumTree& sum() const { return sum_; }
+  // The smallest mass of a row that can be drawn, infinity when there is none. Of prioritized tables only.
+  double least_mass() const {
+    const float smallest = extremes_.all().smallest;
+    return smallest < Extremes{}.smallest ? mass(smallest) : std::numeric_limits<double>::infinity();
+  }
   std::uint64_t key_of(std::uint32_t slot) const {
     return make_key(blocks_[block_of(slot)].generation.load(std::memory_order_relaxed), slot);
   }
@@ -89,6 +94,8 @@ class TableCore {
   std::uint32_t pin_block(std::uint32_t block, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation);
   std::vector<std::uint32_t> live_blocks();
   std::vector<float> priorities(const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
+  // Flags of rows and the keys of the rows that follow them in their episodes; 0 and kNoKey where there is none.
+  void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);
 
   // --- no lock ---
   Block& block(std::uint32_t b) const { return blocks_[b]; }
@@ -145,7 +152,7 @@ class TableCore {
   std::uint64_t reciprocal_;
   unsigned shift_;
   SumTree sum_;
-  MaxTree max_;
+  ExtremeTree extremes_;
 };
 
 // Holds the index lock; repairs the index first when the last holder died inside it.

@@ -106,60 +106,55 @@ namespace {
 constexpr std::uint64_t kMaxFanOut = 64;
 }
 
-std::uint32_t MaxTree::plan(std::uint64_t slots, std::uint64_t* sizes) {
+std::uint32_t ExtremeTree::plan(std::uint64_t slots, std::uint64_t* sizes) {
   std::uint32_t n = 0;
   std::uint64_t size = ceil_div(slots, kMaxFanOut);
   for (sizes[n++] = size; size > 1; sizes[n++] = size) size = ceil_div(size, kMaxFanOut);
   return n;
 }
 
-MaxTree::MaxTree(float* raw, std::uint8_t* flags, std::uint64_t slots, float* const* levels, const std::uint64_t* sizes,
-                 std::uint32_t n_levels)
+ExtremeTree::ExtremeTree(float* raw, std::uint8_t* flags, std::uint64_t slots, Extremes* const* levels, const std::uint64_t* sizes,
+                         std::uint32_t n_levels)
     : raw_(raw), flags_(flags), slots_(slots), levels_(n_levels) {
   std::copy_n(levels, n_levels, level_);
   std::copy_n(sizes, n_levels, size_);
 }
 
-float MaxTree::max() const { return level_[levels_ - 1][0]; }
-
-float MaxTree::node_of(std::uint32_t level, std::uint64_t node) const {
+Extremes ExtremeTree::node_of(std::uint32_t level, std::uint64_t node) const {
   const std::uint64_t first = node * kMaxFanOut;
-  float best = -1.0f;
+  Extremes found;
   if (level == 0) {
     const std::uint64_t last = std::min(slots_, first + kMaxFanOut);
     for (std::uint64_t i = first; i < last; ++i) {
       // atomic: a writer may be filling in rows of the same line that are not published yet
       if ((std::atomic_ref(flags_[i]).load(std::memory_order_relaxed) & kReady) == 0) continue;
-      best = std::max(best, std::atomic_ref(raw_[i]).load(std::memory_order_relaxed));
+      found.include(Extremes::of(std::atomic_ref(raw_[i]).load(std::memory_order_relaxed)));
     }
   } else {
     const std::uint64_t last = std::min(size_[level - 1], first + kMaxFanOut);
-    for (std::uint64_t i = first; i < last; ++i) best = std::max(best, level_[level - 1][i]);
+    for (std::uint64_t i = first; i < last; ++i) found.include(level_[level - 1][i]);
   }
-  return best;
+  return found;
 }
 
-void MaxTree::changed(std::uint32_t slot, float before) {
+void ExtremeTree::changed(std::uint32_t slot, float before) {
   const bool ready = (std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed) & kReady) != 0;
-  float now = ready ? std::atomic_ref(raw_[slot]).load(std::memory_order_relaxed) : -1.0f;
+  Extremes was = before < 0.0f ? Extremes{} : Extremes::of(before);
+  Extremes now = ready ? Extremes::of(std::atomic_ref(raw_[slot]).load(std::memory_order_relaxed)) : Extremes{};
   std::uint64_t node = slot;
-  for (std::uint32_t k = 0; k < levels_; ++k) {
+  for (std::uint32_t k = 0; k < levels_ && was != now; ++k) {
     node /= kMaxFanOut;
-    float& at = level_[k][node];
-    const float was = at;
-    if (now >= was) {
-      at = now;
-    } else if (before >= was) {
-      at = now = node_of(k, node);
-      if (now == was) return;
-    } else {
-      return;
-    }
-    before = was;
+    Extremes& at = level_[k][node];
+    const Extremes old = at;
+    const bool lost = (was.largest >= old.largest && now.largest < old.largest) || (was.smallest <= old.smallest && now.smallest > old.smallest);
+    if (lost) at = node_of(k, node);
+    else at.include(now);
+    was = old;
+    now = at;
   }
 }
 
-void MaxTree::refresh(std::uint32_t first_slot, std::uint32_t last_slot) {
+void ExtremeTree::refresh(std::uint32_t first_slot, std::uint32_t last_slot) {
   std::uint64_t first = first_slot, last = last_slot;
   for (std::uint32_t k = 0; k < levels_; ++k) {
     first /= kMaxFanOut;
@@ -168,7 +163,7 @@ void MaxTree::refresh(std::uint32_t first_slot, std::uint32_t last_slot) {
   }
 }
 
-bool MaxTree::consistent() const {
+bool ExtremeTree::consistent() const {
   for (std::uint32_t k = 0; k < levels_; ++k) {
     for (std::uint64_t i = 0; i < size_[k]; ++i) {
       if (level_[k][i] != node_of(k, i)) return false;

@@ -1,4 +1,4 @@
-// Sum tree and maximum tree over the slots of one table, in place in the control segment.
+// Sum tree and tree of extremes over the slots of one table, in place in the control segment.
 //
 // The sum tree has fan-out 8: the children of one node are one cache line, and leaves stay in slot order whatever the
 // capacity (no power-of-two padding: 9.1 bytes a leaf). A node is always the sum of its eight children, in one fixed
@@ -6,7 +6,9 @@
 // All of it is read and written only under the table's index lock.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "layout.hpp"
 
@@ -45,14 +47,27 @@ class SumTree {
   std::uint32_t levels_ = 0;
 };
 
-// Largest raw priority of the ready rows, fan-out 64, so that a new row's default priority costs nothing to find.
-class MaxTree {
- public:
-  MaxTree() = default;
-  MaxTree(float* raw, std::uint8_t* flags, std::uint64_t slots, float* const* levels, const std::uint64_t* sizes,
-          std::uint32_t n_levels);
+// Largest raw priority of some rows, -1 when there is none, and the smallest that is above 0, infinity when there is none.
+struct Extremes {
+  float largest = -1.0f, smallest = std::numeric_limits<float>::infinity();
 
-  float max() const;  // -1 when no row is ready
+  static Extremes of(float raw) { return raw > 0.0f ? Extremes{raw, raw} : Extremes{raw, Extremes{}.smallest}; }
+  void include(const Extremes& other) {
+    largest = std::max(largest, other.largest);
+    smallest = std::min(smallest, other.smallest);
+  }
+  bool operator==(const Extremes&) const = default;
+};
+
+// Extremes of the ready rows, fan-out 64, so that a new row's default priority and the table's largest importance weight
+// cost nothing to find.
+class ExtremeTree {
+ public:
+  ExtremeTree() = default;
+  ExtremeTree(float* raw, std::uint8_t* flags, std::uint64_t slots, Extremes* const* levels, const std::uint64_t* sizes,
+              std::uint32_t n_levels);
+
+  const Extremes& all() const { return level_[levels_ - 1][0]; }
   void changed(std::uint32_t slot, float before);  // raw or readiness of one slot changed; `before` = -1 if it was not ready
   void refresh(std::uint32_t first_slot, std::uint32_t last_slot);
   void refresh_all() { refresh(0, static_cast<std::uint32_t>(slots_ - 1)); }
@@ -61,12 +76,12 @@ class MaxTree {
   static std::uint32_t plan(std::uint64_t slots, std::uint64_t* sizes);
 
  private:
-  float node_of(std::uint32_t level, std::uint64_t node) const;
+  Extremes node_of(std::uint32_t level, std::uint64_t node) const;
 
   float* raw_ = nullptr;
   std::uint8_t* flags_ = nullptr;
   std::uint64_t slots_ = 0;
-  float* level_[kTreeLevels] = {};
+  Extremes* level_[kTreeLevels] = {};
   std::uint64_t size_[kTreeLevels] = {};
   std::uint32_t levels_ = 0;
 };

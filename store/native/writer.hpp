@@ -65,6 +65,4 @@ class Writer {
   bool closed_ = false;
 };
 
-inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
-
 }  // namespace conduit

@@ -113,52 +113,58 @@ std::string sum_tree(const Options& options) {
   return std::to_string(sizes.size()) + " sizes, " + std::to_string(changes) + " changes";
 }
 
-struct MaxMemory {
-  explicit MaxMemory(std::uint32_t n) : raw(n, 0.0f), flags(n, 0) {
+struct ExtremeMemory {
+  explicit ExtremeMemory(std::uint32_t n) : raw(n, 0.0f), flags(n, 0) {
     std::uint64_t sizes[kTreeLevels];
-    float* at[kTreeLevels];
-    const std::uint32_t levels = MaxTree::plan(n, sizes);
+    Extremes* at[kTreeLevels];
+    const std::uint32_t levels = ExtremeTree::plan(n, sizes);
     for (std::uint32_t k = 0; k < levels; ++k) {
-      memory.emplace_back(sizes[k], -1.0f);
+      memory.emplace_back(sizes[k]);
       at[k] = memory.back().data();
     }
-    tree = MaxTree(raw.data(), flags.data(), n, at, sizes, levels);
+    tree = ExtremeTree(raw.data(), flags.data(), n, at, sizes, levels);
   }
-  float largest() const {
-    float best = -1.0f;
-    for (std::size_t i = 0; i < raw.size(); ++i) best = (flags[i] & kReady) != 0 ? std::max(best, raw[i]) : best;
-    return best;
+  Extremes recomputed() const {
+    Extremes found;
+    for (std::size_t i = 0; i < raw.size(); ++i) {
+      if ((flags[i] & kReady) == 0) continue;
+      found.largest = std::max(found.largest, raw[i]);
+      if (raw[i] > 0.0f) found.smallest = std::min(found.smallest, raw[i]);
+    }
+    return found;
   }
   std::vector<float> raw;
   std::vector<std::uint8_t> flags;
-  std::vector<std::vector<float>> memory;
-  MaxTree tree;
+  std::vector<std::vector<Extremes>> memory;
+  ExtremeTree tree;
 };
 
-std::string max_tree(const Options& options) {
+std::string extreme_tree(const Options& options) {
   Random random(options.seed);
   std::uint64_t changes = 0;
   const std::vector<std::uint32_t> sizes = sizes_to_try(random, 25 * options.rounds);
   for (const std::uint32_t n : sizes) {
-    MaxMemory max(n);
-    EXPECT(max.tree.max() == -1.0f, "size %u: empty, and yet %g", n, static_cast<double>(max.tree.max()));
+    ExtremeMemory rows(n);
+    EXPECT(rows.tree.all() == Extremes{}, "size %u: empty, and yet %g", n, static_cast<double>(rows.tree.all().largest));
     for (int turn = 0; turn < 200; ++turn, ++changes) {
       const std::uint32_t slot = random.below(n);
       if (turn % 8 == 0) {
         const std::uint32_t last = slot + random.below(n - slot);
         for (std::uint32_t i = slot; i <= last; ++i) {
-          max.flags[i] = random.below(2) == 0 ? kReady : 0;
-          max.raw[i] = static_cast<float>(random.below(50));
+          rows.flags[i] = random.below(2) == 0 ? kReady : 0;
+          rows.raw[i] = static_cast<float>(random.below(50));
         }
-        max.tree.refresh(slot, last);
+        rows.tree.refresh(slot, last);
       } else {
-        const float before = (max.flags[slot] & kReady) != 0 ? max.raw[slot] : -1.0f;
-        max.raw[slot] = static_cast<float>(random.below(turn < 100 ? 1000 : 10));
-        max.flags[slot] = random.below(4) != 0 ? kReady : 0;
-        max.tree.changed(slot, before);
+        const float before = (rows.flags[slot] & kReady) != 0 ? rows.raw[slot] : -1.0f;
+        rows.raw[slot] = static_cast<float>(random.below(turn < 100 ? 1000 : 10));
+        rows.flags[slot] = random.below(4) != 0 ? kReady : 0;
+        rows.tree.changed(slot, before);
       }
-      if (turn % 16 == 0) EXPECT(max.tree.consistent(), "size %u: not consistent", n);
-      EXPECT(max.tree.max() == max.largest(), "size %u: %g, recomputed %g", n, static_cast<double>(max.tree.max()), static_cast<double>(max.largest()));
+      if (turn % 16 == 0) EXPECT(rows.tree.consistent(), "size %u: not consistent", n);
+      const Extremes expected = rows.recomputed();
+      EXPECT(rows.tree.all() == expected, "size %u: %g and %g, recomputed %g and %g", n, static_cast<double>(rows.tree.all().largest),
+             static_cast<double>(rows.tree.all().smallest), static_cast<double>(expected.largest), static_cast<double>(expected.smallest));
     }
   }
   return std::to_string(sizes.size()) + " sizes, " + std::to_string(changes) + " changes";
@@ -219,7 +225,7 @@ std::string plans_and_keys(const Options& options) {
 
 std::vector<Scenario> unit_scenarios() {
   return {{"sum-tree", "changes, draws and range sums against recomputation", sum_tree},
-          {"max-tree", "changes against recomputation", max_tree},
+          {"max-tree", "changes against recomputation", extreme_tree},
           {"philox", "known answers", philox_vectors},
           {"plans-keys", "offsets of a batch's columns, packing of keys", plans_and_keys}};
 }

@@ -79,7 +79,9 @@ class Twins:
             num_items=n, n_step=config.n_step, gamma=config.gamma, beta=config.replay_buffer_config.get("beta"),
             batch_length_T=0, lookback=0, min_batch_length_T=0, sample_episodes=True,
         )  # fmt: skip
-        if isinstance(buffer, PrioritizedEpisodeReplayBuffer):  # episodes of the prioritized buffer have names of their own
+        if isinstance(
+            buffer, PrioritizedEpisodeReplayBuffer
+        ):  # episodes of the prioritized buffer have names of their own
             triples = [buffer._indices[buffer._tree_idx_to_sample_idx[i]] for i in buffer._last_sampled_indices]
             names = [(buffer.episodes[e - buffer._num_episodes_evicted].id_, t) for e, t, _ in triples]
         else:

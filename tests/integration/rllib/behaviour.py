@@ -1,0 +1,312 @@
+"""What the integration does beside the numbers: keeps, restores, survives, refuses, leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import ray
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.connectors.env_to_module import FlattenObservations
+
+import conduit
+import conduit.gc
+import conduit.rllib
+from conduit.rllib.saved import saved_rows
+from conduit_transport import names
+from tests.integration.rllib.exact import dqn, sac
+
+
+def short(config: Any, steps: int = 100, **replay: Any) -> Any:
+    """Iterations of `steps` env steps, learning after 200."""
+    config.reporting(min_sample_timesteps_per_iteration=steps, min_time_s_per_iteration=0)
+    config.training(num_steps_sampled_before_learning_starts=200)
+    config.replay_buffer_config.update(replay)
+    return config
+
+
+def stores() -> set[str]:
+    return set(names.list_names())
+
+
+def live() -> set[str]:
+    """Stores that somebody holds. The name of one whose last holder was killed is for `conduit gc` to remove."""
+    return stores() - set(conduit.gc.collect(dry_run=True))
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.05)
+
+
+def trains() -> None:
+    """Every step arrives, learning happens, the result says so, and nothing stays."""
+    before = stores()
+    algo = conduit.rllib.attach(short(dqn(n_step=3))).build_algo()
+    assert len(stores() - before) == 1
+    for _ in range(4):
+        result = algo.train()
+    replay = algo.local_replay_buffer
+    stored = result["replay_buffer"]["num_env_steps_added_lifetime"]
+    assert stored == len(replay) == result["num_env_steps_sampled_lifetime"] >= 400
+    assert result["replay_buffer"]["num_env_steps_sampled_lifetime"] == replay.table.info().sampled >= 32 * 40
+    assert result["learners"]["default_policy"]["qf_loss"] > 0
+    assert replay.table.info().updated == replay.table.info().sampled
+    replay.table.verify()
+    algo.stop()
+    assert stores() == before
+    algo.stop()
+
+
+def evicts() -> None:
+    """A small replay stays small, late priorities do no harm."""
+    algo = conduit.rllib.attach(short(dqn(), capacity=150)).build_algo()
+    for _ in range(5):
+        algo.train()
+    replay = algo.local_replay_buffer
+    assert len(replay) == 150
+    batch = replay.sample(32)
+    replay.add(algo.env_runner.sample(num_timesteps=300, random_actions=True))
+    replay.update_priorities(np.ones(32, np.float32))
+    assert replay.table.info().stale_updates == 32, batch
+    algo.stop()
+
+
+def checkpoints() -> None:
+    """An algorithm comes back with its replay: rows, priorities, links, counts."""
+    config = conduit.rllib.attach(short(dqn(n_step=3, store_buffer_in_checkpoints=True)))
+    algo = config.build_algo()
+    for _ in range(3):
+        algo.train()
+    with tempfile.TemporaryDirectory() as folder:
+        path = algo.save_to_path(Path(folder) / "a")
+        kept = saved_rows(algo.local_replay_buffer.table)
+        algo.stop()
+        again = type(algo).from_checkpoint(path)
+    replay = again.local_replay_buffer
+    found = saved_rows(replay.table)
+    assert kept["columns"].keys() == found["columns"].keys()
+    for name, values in kept["columns"].items():
+        assert np.array_equal(values, found["columns"][name]), name
+    assert np.array_equal(kept["follows"], found["follows"])
+    assert np.array_equal(kept["flags"], found["flags"])
+    ready = ~np.isnan(kept["priorities"]) & ~np.isnan(found["priorities"])
+    assert np.array_equal(kept["priorities"][ready], found["priorities"][ready])
+    stored = len(replay)
+    assert replay.report()["num_env_steps_added_lifetime"] == stored >= 300
+    replay.table.verify()
+    for _ in range(2):
+        again.train()
+    assert len(replay) >= stored + 200
+    again.stop()
+
+
+def checkpoints_without_replay() -> None:
+    """As in RLlib, the buffer is saved only where the config says so."""
+    algo = conduit.rllib.attach(short(dqn())).build_algo()
+    algo.train()
+    with tempfile.TemporaryDirectory() as folder:
+        path = algo.save_to_path(Path(folder) / "a")
+        algo.stop()
+        again = type(algo).from_checkpoint(path)
+    assert len(again.local_replay_buffer) == 0
+    again.stop()
+
+
+class Keys(gym.Env):  # type: ignore[type-arg]
+    """Dict observations, tuple-free, episodes of 7 steps."""
+
+    observation_space = gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (2,)), "b": gym.spaces.Discrete(3)})
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, config: Any = None) -> None:
+        self.t = 0
+
+    def _obs(self) -> Any:
+        return {"a": np.full(2, self.t / 10, np.float32), "b": self.t % 3}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self._obs(), 1.0, False, self.t == 7, {}
+
+
+def flattened_observations() -> None:
+    """What a connector of the env runner writes into its episodes is what is stored."""
+    config = short(DQNConfig().environment(Keys).debugging(seed=1))
+    config.env_runners(env_to_module_connector=lambda env=None, spaces=None, device=None: FlattenObservations())
+    algo = conduit.rllib.attach(config).build_algo()
+    for _ in range(3):
+        algo.train()
+    batch = algo.local_replay_buffer.table.sample(64)
+    assert batch["obs"].shape == (64, 5)
+    assert np.allclose(batch["next_obs"][:, 0] - batch["obs"][:, 0], 0.1)
+    ends = np.isclose(batch["next_obs"][:, 0], 0.7)
+    assert np.array_equal(batch["truncated"], ends)
+    algo.stop()
+
+
+def evaluates() -> None:
+    """Evaluation goes past the store."""
+    config = short(dqn()).evaluation(evaluation_interval=1, evaluation_duration=2, evaluation_num_env_runners=0)
+    algo = conduit.rllib.attach(config).build_algo()
+    result = algo.train()
+    assert result["evaluation"]["env_runners"]["num_episodes"] == 2
+    assert len(algo.local_replay_buffer) == result["num_env_steps_sampled_lifetime"] >= 100
+    algo.stop()
+
+
+def callbacks() -> None:
+    """The user's callbacks run, attaching twice attaches once."""
+    seen: list[str] = []
+    config = short(dqn()).callbacks(
+        on_algorithm_init=lambda **_: seen.append("init"), on_train_result=[lambda **_: seen.append("result")]
+    )
+    conduit.rllib.attach(conduit.rllib.attach(config))
+    before = stores()
+    algo = config.build_algo()
+    assert len(stores() - before) == 1
+    algo.train()
+    assert seen == ["init", "result"]
+    algo.stop()
+
+
+def refuses() -> None:
+    """What is not covered is named at once."""
+    cases = [
+        (PPOConfig().environment("CartPole-v1"), "PPO"),
+        (dqn().learners(num_learners=1), "num_learners=1"),
+        (dqn(n_step=(1, 3)), "n_step"),
+        (dqn().rl_module(model_config={"use_lstm": True}), "recurrent"),
+        (dqn(replay_buffer_config={"type": "MultiAgentEpisodeReplayBuffer", "capacity": 10}), "MultiAgent"),
+        (dqn().learners(learner_connector=lambda *_: []), "learner connector"),
+        (3, "int"),
+    ]
+    for config, word in cases:
+        try:
+            conduit.rllib.attach(config)
+        except conduit.ConfigError as error:
+            assert word in str(error), error
+        else:
+            raise AssertionError(f"{word} was not refused")
+    late = conduit.rllib.attach(dqn())
+    late.learners(learner_class=late.get_default_learner_class())
+    before = stores()
+    try:
+        late.build_algo()
+    except conduit.ConfigError as error:
+        assert "call attach() last" in str(error)
+    else:
+        raise AssertionError("a lost learner class was not noticed")
+    assert stores() == before
+
+
+def remote_runners() -> None:
+    """Two env runners write by themselves; one that is killed loses its last step, and its successor goes on."""
+    before = stores()
+    config = short(dqn(n_step=2)).env_runners(num_env_runners=2, num_envs_per_env_runner=2)
+    config.fault_tolerance(restart_failed_env_runners=True)
+    algo = conduit.rllib.attach(config).build_algo()
+    for _ in range(3):
+        algo.train()
+    replay = algo.local_replay_buffer
+    kept = len(replay)
+    assert kept == replay.report()["num_env_steps_added_lifetime"] >= 300
+    victim = algo.env_runner_group._worker_manager.actors()[1]
+    pid = ray.get(victim.__ray_call__.remote(lambda _: os.getpid()))
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: _recovered(algo, pid), 90)
+    for _ in range(3):
+        algo.train()
+    replay.table.verify()
+    assert len(replay) > kept
+    writers = algo.env_runner_group.foreach_env_runner(
+        lambda runner: runner._conduit_writer._native is not None, local_env_runner=False
+    )
+    assert writers == [True, True]
+    algo.stop()
+    until(lambda: live() <= before, 30)
+
+
+def _recovered(algo: Any, old: int) -> bool:
+    algo.train()
+    pids = algo.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)
+    return len(pids) == 2 and old not in pids
+
+
+CRASH = """
+import os, sys
+sys.path.insert(0, {root!r})
+import ray
+from tests.integration.rllib.behaviour import conduit, dqn, short
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+algo = conduit.rllib.attach(short(dqn()).env_runners(num_env_runners=1)).build_algo()
+algo.train()
+runner = algo.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)[0]
+print(algo.local_replay_buffer.address.store, runner, flush=True)
+sys.stdin.read()
+"""
+
+
+def crash() -> None:
+    """A driver that is killed takes its env runners and its memory with it."""
+    root = str(Path(__file__).resolve().parents[3])
+    with subprocess.Popen(
+        [sys.executable, "-c", CRASH.format(root=root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdout is not None
+        name, pid = "", ""
+        for line in driver.stdout:
+            if line.startswith("rllib-"):
+                name, pid = line.split()
+                break
+        assert name, "the driver said nothing"
+        driver.kill()
+    until(lambda: not os.path.exists(f"/proc/{pid}"), 60)
+    try:
+        conduit.Store.attach(name, timeout=5.0)
+    except conduit.StoreNotFound:
+        pass
+    else:
+        raise AssertionError("the store is still there")
+
+
+def tune_trials() -> None:
+    """Trials side by side have stores of their own, though they come from one config."""
+    from ray import tune
+
+    before = stores()
+    with tempfile.TemporaryDirectory() as folder:
+        config = conduit.rllib.attach(short(dqn()))
+        config.training(lr=tune.grid_search([1e-3, 1e-4]))
+        grid = tune.Tuner(
+            "DQN",
+            param_space=config,
+            run_config=tune.RunConfig(stop={"training_iteration": 2}, storage_path=folder, verbose=0),
+        ).fit()
+        assert not grid.errors, grid.errors
+        assert [r.metrics["replay_buffer"]["num_env_steps_stored"] >= 200 for r in grid] == [True, True]
+    until(lambda: stores() == before, 30)
+
+
+SCENARIOS = {
+    f.__name__: f
+    for f in (trains, evicts, checkpoints, checkpoints_without_replay, flattened_observations, evaluates, callbacks,
+              refuses, remote_runners, tune_trials, crash)
+}  # fmt: skip
+assert sac
