@@ -169,7 +169,11 @@ class Table:
         return UpdateResult(applied, stale)
 
     def priorities(self, keys: Any) -> npt.NDArray[np.float32]:
-        """Return the priorities of rows as they were given, NaN where the row is gone."""
+        """Return the priorities of rows as they were given, float32 (n,) for `keys` uint64 (n,).
+
+        NaN where the row is gone; also where it was appended without a priority and its window is not complete
+        yet: the default, the largest priority of the live rows, is filled in when it is.
+        """
         key_array = as_keys(keys)
         return np.array(self._native.priorities(key_array, len(key_array)), np.float32)
 
