@@ -24,6 +24,7 @@ void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
   FAILPOINT(evict_begin);
   journal(&range, 1);
   block.evicted.store(to, std::memory_order_release);
+  FAILPOINT(evict_marked);
   double* leaves = sum_.leaves();
   for (std::uint32_t slot = base + from; slot < base + to; ++slot) {
     std::atomic_ref flags(flags_[slot]);

@@ -9,7 +9,7 @@ namespace conduit {
 
 IndexLock::IndexLock(TableCore& table, std::uint64_t timeout_ns) : table_(table) {
   SharedMutex& mutex = table.shared().index;
-  if (mutex_lock(mutex, table.process().slot(), timeout_ns, "index lock of the table")) {
+  if (mutex_lock(mutex, table.process().segments(), table.process().slot(), timeout_ns, "index lock of table", table.shared().name)) {
     table.recover();
     mutex_repaired(mutex);
   }
@@ -19,7 +19,11 @@ IndexLock::~IndexLock() { mutex_unlock(table_.shared().index); }
 
 void TableCore::recompute_leaves() {
   const std::uint32_t slots = t_.n_blocks * t_.rows_per_block;
-  for (std::uint32_t slot = 0; slot < slots; ++slot) sum_.leaves()[slot] = leaf_of(slot);
+  for (std::uint32_t slot = 0; slot < slots; ++slot) {
+    sum_.leaves()[slot] = leaf_of(slot);
+    FAILPOINT(configure_leaf);
+  }
+  FAILPOINT(configure_leaves);
   if (t_.prioritized) max_.refresh_all();
   sum_.refresh_all();
 }

@@ -47,12 +47,18 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
   t.end_offset = round_up(at, kPage);
 }
 
+void punch(int fd, std::uint64_t from, std::uint64_t to) {
+  if (from < to) fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(from), static_cast<off_t>(to - from));
+}
+
 void reserve(int fd, std::uint64_t offset, std::uint64_t bytes, const char* what) {
   if (bytes == 0) return;
-  while (fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+  for (;;) {
+    FAILPOINT(create_reserving);
+    if (fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) return;
     if (errno == EINTR) continue;
     const int reason = errno;
-    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    punch(fd, offset, offset + bytes);
     fail(ErrorCode::memory, "%llu bytes of %s cannot be reserved: %s", static_cast<unsigned long long>(bytes), what, strerror(reason));
   }
 }
@@ -83,7 +89,7 @@ class DirectoryLock {
  public:
   explicit DirectoryLock(Process& process) : mutex_(process.segments().header().directory) {
     // A creator that died in here published nothing: its half-written entry lies above `tables` and is written anew.
-    if (mutex_lock(mutex_, process.slot(), kLockTimeoutNs, "table directory lock")) mutex_repaired(mutex_);
+    if (mutex_lock(mutex_, process.segments(), process.slot(), lock_timeout_ns(), "table directory lock of store", process.segments().header().name)) mutex_repaired(mutex_);
   }
   ~DirectoryLock() { mutex_unlock(mutex_); }
   DirectoryLock(const DirectoryLock&) = delete;
@@ -240,10 +246,13 @@ void TableCore::configure_locked(double alpha, double beta, double eps, std::uin
   if (alpha != t_.alpha.load() || eps != t_.eps.load()) {
     t_.rebuild = 1;
     std::atomic_signal_fence(std::memory_order_seq_cst);  // see journal()
+    FAILPOINT(configure_marked);
     t_.alpha.store(alpha);
+    FAILPOINT(configure_alpha);
     t_.eps.store(eps);
     recompute_leaves();
     std::atomic_signal_fence(std::memory_order_seq_cst);
+    FAILPOINT(configure_done);
     t_.rebuild = 0;
   }
 }

@@ -151,7 +151,7 @@ class TableCore {
 // Holds the index lock; repairs the index first when the last holder died inside it.
 class IndexLock {
  public:
-  explicit IndexLock(TableCore& table, std::uint64_t timeout_ns = kLockTimeoutNs);
+  explicit IndexLock(TableCore& table, std::uint64_t timeout_ns = lock_timeout_ns());
   ~IndexLock();
   IndexLock(const IndexLock&) = delete;
   IndexLock& operator=(const IndexLock&) = delete;
