@@ -1,7 +1,7 @@
 // One table as seen from one process: the index (blocks, links, leaves) and the operations on it.
 //
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
-// `evicted`; each row's flags, `prev` and raw priority. Derived: `next`, leaves, sums, maxima, active list, order ring,
+// `evicted`; a half-done joint publication; each row's flags, `prev` and raw priority. Derived: `next`, leaves, sums, maxima, active list, order ring,
 // counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
@@ -80,6 +80,9 @@ class TableCore {
   void finish_writer(std::uint64_t writer);
   // Priorities must be finite and not negative (checked by the caller, whole batch). The last of equal keys wins.
   UpdateCount update(const std::uint64_t* keys, const float* priorities, std::uint64_t n);
+  // Publishes rows that the caller, the blocks' owner, has written: in every block, or (false) in none, because one of them
+  // has been sealed.
+  bool publish_together(const Publication* publications, std::uint32_t n);
   void clear();
   void configure(double alpha, double beta, double eps, std::uint64_t min_size);
   std::uint64_t steps();  // live steps, exact
@@ -131,6 +134,7 @@ class TableCore {
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
   void recompute_leaves();
+  void complete_publications();
   void configure_locked(double alpha, double beta, double eps, std::uint64_t min_size);
 
   std::shared_ptr<Process> process_;

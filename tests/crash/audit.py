@@ -39,6 +39,7 @@ class Auditor:
             stored, keys = _stored(table)
             faults += [f"{name}: {fault}" for fault in rows.stored_faults(stored)]
             faults += _gaps(name, stored, writers[name])
+            faults += _torn_steps(name, stored)
             faults += _counts(table, stored, keys)
             for writer, serials in since.items():
                 due = np.arange(serials[position], writers[name][writer][0])
@@ -138,6 +139,16 @@ def _gaps(name: str, stored: dict[str, Any], writers: dict[str, list[int]]) -> l
             faults.append(f"{name}: writer {writer} has serials {serial.tolist()}")
         if not last <= serial[-1] < tried:
             faults.append(f"{name}: writer {writer} ends with {serial[-1]}, acknowledged {acked}, tried {tried}")
+    return faults
+
+
+def _torn_steps(name: str, stored: dict[str, Any]) -> list[str]:
+    """The environments of a vector writer end together, as far as the table still has rows of them."""
+    faults: list[str] = []
+    for writer in filter(rows.is_first, np.unique(stored["writer"]).tolist()):
+        ends = [stored["serial"][stored["writer"] == who][-1:].tolist() for who in rows.siblings(writer)]
+        if len(set(map(tuple, filter(None, ends)))) > 1:
+            faults.append(f"{name}: a part of writer {writer}'s last step is in: its environments end with {ends}")
     return faults
 
 

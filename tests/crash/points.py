@@ -21,6 +21,7 @@ ROLES_AT: dict[str, tuple[str, ...]] = {
     "create_published": ("creator",),
     **dict.fromkeys(("append_row_written", "append_before_publish", "append_published"), (*WRITING, "cleaner")),
     **dict.fromkeys(("append_sealed", "append_released"), (*WRITING, "cleaner")),
+    **dict.fromkeys(("append_together", "append_noted", "append_halfway"), ("vector",)),
     "lock_taken": _LOCKING,
     **dict.fromkeys(("open_locked", "open_before_state", "open_after_state", "open_ordered"), (*WRITING, "cleaner")),
     "open_sealed_dead": ("updater",),

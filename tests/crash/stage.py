@@ -217,7 +217,7 @@ class Stage:
         tables: dict[str, dict[int, list[int]]] = {"plain": {}, "episodic": {}}
         for writer, (plain, episodic) in written.items():
             tables["plain"][writer] = plain
-            tables["episodic"][writer] = tables["episodic"][rows.second(writer)] = episodic
+            tables["episodic"] |= dict.fromkeys(rows.siblings(writer), episodic)
         due = {writer: since for player in guests for writer in self._written(player)}
         faults: list[str] = self.ask("rows", writers=tables, since=due)
         memory = self.ask("memory")
