@@ -505,6 +505,9 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("populate", [](PyAttachment& a, std::uint64_t offset, std::uint64_t bytes) {
         a.unlocked([&](Process& p) { p.segments().populate(offset, bytes); });
       }, "offset"_a, "bytes"_a)
+      .def("tidy", [](PyAttachment& a, int control_fd, int data_fd) {
+        a.unlocked([&](Process& p) { TableCore::tidy(p, control_fd, data_fd); });
+      }, "control_fd"_a, "data_fd"_a)
       .def("create_table", [](PyAttachment& a, int control_fd, int data_fd, const TableSpec& spec) {
         return a.unlocked([&](Process& p) { return TableCore::create(p, control_fd, data_fd, spec); });
       }, "control_fd"_a, "data_fd"_a, "spec"_a);

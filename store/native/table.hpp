@@ -53,6 +53,9 @@ class TableCore {
   // sizes must already have been checked against the memory limits). Throws memory, name_taken, config.
   static std::uint32_t create(Process& process, int control_fd, int data_fd, const TableSpec& spec);
   static std::uint64_t control_bytes(const TableSpec& spec);
+  // Gives back the memory that a creator killed before it published its table has left reserved. One try of a lock when
+  // there is none; does not wait for a creator at work.
+  static void tidy(Process& process, int control_fd, int data_fd);
 
   TableCore(std::shared_ptr<Process> process, std::uint32_t index);
 
