@@ -16,7 +16,7 @@ setup:  ## .venv, pinned packages, native core (the other targets call it)
 	@$(PYTHON) tools/setup.py
 
 run: setup  ## train a DQN on CartPole from two actor processes, with a report
-	@$(BIN)/conduit demo $(ARGS)
+	@$(BIN)/python tools/demo.py $(ARGS)
 
 test: setup  ## all tests but the long campaigns, under five minutes
 	@$(PYTEST) -m "not slow" $(ARGS)

@@ -138,6 +138,7 @@ class Store:
             raise
         if server is not None:
             server.start()
+            store._native.tidy(store._control_fd, store._data_fd)
         return store
 
     @classmethod
@@ -269,6 +270,8 @@ class Store:
         Raises:
             StoreClosed: the store was closed here. LockTimeout: a stopped process holds an index lock.
         """
+        if not self._read_only:
+            self._native.tidy(self._control_fd, self._data_fd)  # what a killed creator of a table had reserved
         processes = self._native.processes()
         reserved = segment.allocated_bytes(self._control_fd) + segment.allocated_bytes(self._data_fd)
         tables = {name: self.table(name).info() for name in self.tables()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
@@ -28,6 +30,18 @@ if TYPE_CHECKING:
     from conduit.store import Store
 
 __all__ = ["Table", "UpdateResult"]
+
+
+_exiting = threading.Event()
+_populators: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_populators() -> None:
+    """Wait for threads that touch pages: one that came back from the core after the interpreter's end would abort."""
+    _exiting.set()
+    for thread in list(_populators):
+        thread.join()
 
 
 class UpdateResult(NamedTuple):
@@ -169,7 +183,11 @@ class Table:
         return UpdateResult(applied, stale)
 
     def priorities(self, keys: Any) -> npt.NDArray[np.float32]:
-        """Return the priorities of rows as they were given, NaN where the row is gone."""
+        """Return the priorities of rows as they were given, float32 (n,) for `keys` uint64 (n,).
+
+        NaN where the row is gone; also where it was appended without a priority and its window is not complete
+        yet: the default, the largest priority of the live rows, is filled in when it is.
+        """
         key_array = as_keys(keys)
         return np.array(self._native.priorities(key_array, len(key_array)), np.float32)
 
@@ -258,12 +276,15 @@ class Table:
 
         def populate() -> None:
             for at in range(offset, end, step):
+                if _exiting.is_set():
+                    return
                 try:
                     attachment.populate(at, min(step, end - at))
                 except StoreClosed:
                     return
 
         self._populating = threading.Thread(target=populate, name=f"conduit-populate-{self.name}", daemon=True)
+        _populators.add(self._populating)
         self._populating.start()
 
     def _close(self) -> None:

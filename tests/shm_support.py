@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.shm_process import open_descriptors
-
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 20.0
 SUM = sum(bytes(range(250)) * 4)  # of what `create` writes
@@ -114,15 +112,25 @@ def private_runtime_dir() -> Iterator[Path]:
 @contextmanager
 def nothing_left() -> Iterator[None]:
     """Fails if the block leaves a descriptor or a serving thread behind."""
-    before = open_descriptors()
+    gc.collect()
+    before = descriptors()
     yield
     serving = [thread for thread in threading.enumerate() if thread.name == "conduit-serve"]
     assert not serving
-    assert open_descriptors() == before, [
-        os.readlink(f"/proc/self/fd/{fd}")
-        for fd in os.listdir("/proc/self/fd")
-        if os.path.lexists(f"/proc/self/fd/{fd}")
-    ]
+    assert sorted(descriptors() - before) == []
+
+
+def descriptors() -> set[tuple[int, str, int]]:
+    """The open descriptors: number, target, inode. What was closed and opened anew under the same number differs.
+
+    Only anonymous inodes (epoll, eventfd) all share one: of these two under the same number look the same.
+    """
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the listing's own, or just closed by another thread
+            path = f"/proc/self/fd/{fd}"
+            found.add((int(fd), os.readlink(path), os.stat(path).st_ino))
+    return found
 
 
 def holders_of(label: str) -> int:
@@ -141,11 +149,15 @@ def holders_of(label: str) -> int:
 
 @contextmanager
 def no_new_descriptors() -> Iterator[None]:
-    """Fails if the block leaves a descriptor behind; a server of this process may still be closing some."""
-    gc.collect()  # what earlier tests left to the collector must not go in between and hide or fake a change
-    before = open_descriptors()
+    """Fails if the block leaves a descriptor behind, whatever else was closed meanwhile.
+
+    A server of this process may still be closing some.
+    """
+    gc.collect()  # numbers that earlier tests left to the collector are free before, not while the block runs
+    before = descriptors()
     yield
     deadline = time.monotonic() + TIMEOUT_S
-    while open_descriptors() > before and time.monotonic() < deadline:
-        os.sched_yield()
-    assert open_descriptors() <= before
+    while (left := descriptors() - before) and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.001)
+    assert sorted(left) == []

@@ -506,6 +506,9 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("populate", [](PyAttachment& a, std::uint64_t offset, std::uint64_t bytes) {
         a.unlocked([&](Process& p) { p.segments().populate(offset, bytes); });
       }, "offset"_a, "bytes"_a)
+      .def("tidy", [](PyAttachment& a, int control_fd, int data_fd) {
+        a.unlocked([&](Process& p) { TableCore::tidy(p, control_fd, data_fd); });
+      }, "control_fd"_a, "data_fd"_a)
       .def("create_table", [](PyAttachment& a, int control_fd, int data_fd, const TableSpec& spec) {
         return a.unlocked([&](Process& p) { return TableCore::create(p, control_fd, data_fd, spec); });
       }, "control_fd"_a, "data_fd"_a, "spec"_a);
@@ -594,6 +597,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.def("failpoint_names", &failpoint_names);
   m.def("failpoint_hits", &failpoint_hits, "name"_a);
   m.def("failpoint_resume", &failpoint_resume);
+  m.def("set_lock_timeout", [](double seconds) { set_lock_timeout(static_cast<std::uint64_t>(seconds * 1e9)); }, "seconds"_a);
   m.def("failpoint_arm", [](const std::string& name, const std::string& action, long nth) {
     failpoint_arm(name, action == "kill" ? FailAction::kill : action == "stop" ? FailAction::stop : FailAction::pause, nth);
   }, "name"_a, "action"_a, "nth"_a);

@@ -24,6 +24,7 @@ void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
   FAILPOINT(evict_begin);
   journal(&range, 1);
   block.evicted.store(to, std::memory_order_release);
+  FAILPOINT(evict_marked);
   double* leaves = sum_.leaves();
   for (std::uint32_t slot = base + from; slot < base + to; ++slot) {
     std::atomic_ref flags(flags_[slot]);
@@ -203,7 +204,6 @@ void TableCore::give(std::uint32_t b, std::uint64_t writer) {
   block.owner_claim = process_->claim();
   block.folded.store(0, std::memory_order_relaxed);
   block.evicted.store(0, std::memory_order_relaxed);
-  block.steps_folded = 0;
   block.retired_epoch = 0;
   block.birth = ++t_.births;
   block.generation.store((block.generation.load(std::memory_order_relaxed) + 1) & ((std::uint64_t{1} << 36) - 1), std::memory_order_relaxed);

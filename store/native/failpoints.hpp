@@ -9,13 +9,16 @@ namespace conduit {
 
 #define CONDUIT_FAILPOINT_LIST(X)                                                                                 \
   X(attach_claimed) X(attach_cleaned) X(detach_begin)                                                             \
-  X(create_reserved) X(create_formatted) X(create_published)                                                      \
+  X(create_reserving) X(create_reserved) X(create_formatted) X(create_published)                                  \
   X(append_row_written) X(append_before_publish) X(append_published) X(append_sealed) X(append_released)          \
+  X(append_together) X(append_noted) X(append_halfway) X(lock_taken)                                              \
   X(open_locked) X(open_sealed_dead) X(open_before_state) X(open_after_state) X(open_ordered)                     \
   X(fold_begin) X(fold_row_linked) X(fold_row_ready) X(fold_block_leaves) X(fold_block_counted) X(fold_end)       \
-  X(evict_begin) X(evict_leaves) X(evict_counted) X(evict_end)                                                    \
+  X(evict_begin) X(evict_marked) X(evict_leaves) X(evict_counted) X(evict_end)                                    \
   X(retire_before) X(retire_after) X(reclaim_before) X(reclaim_after) X(expel_before) X(expel_after)              \
   X(journal_written) X(tree_raw_written) X(tree_leaves_written) X(tree_level_written) X(tree_done)                \
+  X(configure_marked) X(configure_alpha) X(configure_leaf) X(configure_leaves) X(configure_done)                  \
+  X(announce_begin) X(announce_cleared) X(announce_signalled)                                                     \
   X(update_locked) X(update_done)                                                                                 \
   X(reader_entered) X(draw_locked) X(draw_done) X(gather_begin) X(gather_column) X(gather_end) X(reader_left)     \
   X(pin_locked) X(pin_written) X(pin_released) X(clear_begin) X(clear_end) X(recover_begin) X(recover_end)        \

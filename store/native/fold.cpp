@@ -85,7 +85,6 @@ void TableCore::fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to)
   make_ready(slots);
   FAILPOINT(fold_block_leaves);
   const std::uint32_t steps = count_steps(b, from, to);
-  block.steps_folded += steps;
   t_.live_steps += steps;
   block.folded.store(to, std::memory_order_release);
   FAILPOINT(fold_block_counted);

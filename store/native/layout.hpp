@@ -16,12 +16,13 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
 inline constexpr std::uint32_t kTreeLevels = 10;         // 8^10 > 2^28 leaves
 inline constexpr std::uint32_t kJournalEntries = 4096;
+inline constexpr std::uint32_t kPublications = 3;      // blocks that one append may publish into together
 inline constexpr std::uint32_t kNoRow = 0xffffffffu;
 inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
 
@@ -90,6 +91,7 @@ struct alignas(64) Header {
 //   FREE -> OPEN (given to a writer) -> RETIRED (sealed, every row folded and evicted) -> FREE
 // RETIRED becomes FREE only when (1) the owner can no longer write: kReleased is set or the owner is dead,
 // (2) no reader epoch <= retired_epoch is active, (3) no pin names the block.
+// Owners publish into several blocks at once under the index lock, which whoever seals holds as well: all or nothing.
 // Crash: an OPEN block whose owner is dead is sealed at its published count by whoever notices.
 struct alignas(64) Block {
   std::atomic<std::uint64_t> pub;
@@ -98,7 +100,6 @@ struct alignas(64) Block {
   std::uint32_t owner_claim;
   std::atomic<std::uint32_t> folded;   // rows whose links and leaves are in the index
   std::atomic<std::uint32_t> evicted;  // rows evicted, from the front
-  std::uint32_t steps_folded;      // folded rows that are not final observations
   std::atomic<std::uint64_t> generation;  // 36 bits, bumped at FREE -> OPEN
   std::uint64_t birth;             // order of opening within the table = eviction order
   std::uint64_t retired_epoch;
@@ -122,6 +123,12 @@ inline constexpr std::uint8_t kReady = 8;  // has what the table's windows need:
 // Journal entry: a range of tree lines (8 leaves each) that the lock holder is about to change.
 struct JournalEntry {
   std::uint32_t first, last;
+};
+
+// Rows that go in together, in several blocks: the row count that `block` is to have. Written by the lock holder when all
+// rows are, before the first block's `pub` says so: from then on they are in, and recovery completes what is missing.
+struct Publication {
+  std::uint32_t block, count;
 };
 
 struct Column {
@@ -171,7 +178,8 @@ struct alignas(64) Table {
   std::uint64_t births;
   std::uint64_t live_steps;       // folded and not evicted
   std::uint32_t rebuild;          // 1 while every leaf is being recomputed: recovery then does all of them
-  std::uint32_t pad_;
+  std::atomic<std::uint32_t> publications_used;  // entries valid; 0 when no append is half published
+  Publication publications[kPublications];
   alignas(64) std::atomic<std::uint32_t> journal_used;  // entries valid; 0 when the tree is consistent
   JournalEntry journal[kJournalEntries];
 
@@ -190,7 +198,8 @@ inline std::uint64_t fingerprint() {
   for (std::uint64_t v : {std::uint64_t{kLayoutVersion}, std::uint64_t{sizeof(Header)}, std::uint64_t{sizeof(ProcessSlot)},
                           std::uint64_t{sizeof(Table)}, std::uint64_t{sizeof(Block)}, std::uint64_t{sizeof(pthread_mutex_t)},
                           std::uint64_t{offsetof(Table, index)}, std::uint64_t{offsetof(Table, journal)},
-                          std::uint64_t{offsetof(Table, counters)}, std::uint64_t{kJournalEntries}}) {
+                          std::uint64_t{offsetof(Table, counters)}, std::uint64_t{kJournalEntries},
+                          std::uint64_t{kPublications}}) {
     h = (h ^ v) * 1099511628211ull;
   }
   return h >> 1;  // fits a signed 64-bit integer of other languages

@@ -9,7 +9,7 @@ namespace conduit {
 
 IndexLock::IndexLock(TableCore& table, std::uint64_t timeout_ns) : table_(table) {
   SharedMutex& mutex = table.shared().index;
-  if (mutex_lock(mutex, table.process().slot(), timeout_ns, "index lock of the table")) {
+  if (mutex_lock(mutex, table.process().segments(), table.process().slot(), timeout_ns, "index lock of table", table.shared().name)) {
     table.recover();
     mutex_repaired(mutex);
   }
@@ -19,13 +19,48 @@ IndexLock::~IndexLock() { mutex_unlock(table_.shared().index); }
 
 void TableCore::recompute_leaves() {
   const std::uint32_t slots = t_.n_blocks * t_.rows_per_block;
-  for (std::uint32_t slot = 0; slot < slots; ++slot) sum_.leaves()[slot] = leaf_of(slot);
+  for (std::uint32_t slot = 0; slot < slots; ++slot) {
+    sum_.leaves()[slot] = leaf_of(slot);
+    FAILPOINT(configure_leaf);
+  }
+  FAILPOINT(configure_leaves);
   if (t_.prioritized) extremes_.refresh_all();
   sum_.refresh_all();
 }
 
+// All blocks of an append that goes in together, or none. What a writer killed in here leaves is completed by the next
+// holder of the lock: the record of what the counts shall be is written when all the rows are, and before the first count.
+bool TableCore::publish_together(const Publication* publications, std::uint32_t n) {
+  IndexLock lock(*this);
+  FAILPOINT(append_together);
+  // Whoever seals holds the lock: blocks that are open now stay so.
+  for (std::uint32_t i = 0; i < n; ++i) {
+    if ((blocks_[publications[i].block].pub.load(std::memory_order_relaxed) & kSealed) != 0) return false;
+  }
+  std::copy(publications, publications + n, t_.publications);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // see journal()
+  t_.publications_used.store(n, std::memory_order_release);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  FAILPOINT(append_noted);
+  complete_publications();
+  return true;
+}
+
+void TableCore::complete_publications() {
+  for (std::uint32_t i = 0; i < t_.publications_used.load(std::memory_order_acquire); ++i) {
+    std::atomic<std::uint64_t>& pub = blocks_[t_.publications[i].block].pub;
+    const std::uint64_t published = pub.load(std::memory_order_relaxed) & kCountMask;
+    // seq_cst: release for the rows, and ordered before the load of the waiting flag in announce()
+    if (published < t_.publications[i].count) pub.fetch_add(t_.publications[i].count - published, std::memory_order_seq_cst);
+    if (i == 0) FAILPOINT(append_halfway);
+  }
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  t_.publications_used.store(0, std::memory_order_release);
+}
+
 void TableCore::recover() {
   FAILPOINT(recover_begin);
+  complete_publications();
   // 1. Rows: a block that is not open, or an evicted row, has no ready rows. Only journaled lines can be out of step.
   const std::uint32_t slots = t_.n_blocks * t_.rows_per_block;
   std::vector<LineRange> lines;
@@ -62,7 +97,6 @@ void TableCore::recover() {
     t_.births = std::max(t_.births, block.birth);
     const std::uint32_t folded = block.folded.load(std::memory_order_relaxed);
     const std::uint32_t evicted = block.evicted.load(std::memory_order_relaxed);
-    block.steps_folded = count_steps(b, 0, folded);
     if (evicted < folded) t_.live_steps += count_steps(b, evicted, folded);
   }
   std::sort(open.begin(), open.end(), [&](std::uint32_t a, std::uint32_t b) { return blocks_[a].birth < blocks_[b].birth; });
@@ -90,6 +124,7 @@ std::vector<std::string> TableCore::verify() {
   };
   IndexLock lock(*this);
   fold();
+  expect(t_.publications_used.load() == 0, "an append is half published at rest");
   expect(t_.journal_used.load() == 0 && t_.rebuild == 0, "journal is not empty at rest");
   std::uint64_t live = 0, order = 0, open = 0;
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {

@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <climits>
+#include <string>
 
 #include "error.hpp"
+#include "process.hpp"
 
 namespace conduit {
 
@@ -39,7 +41,30 @@ void mutex_init(SharedMutex& mutex) {
   mutex.holder.store(0, std::memory_order_relaxed);
 }
 
-bool mutex_lock(SharedMutex& mutex, std::uint32_t process, std::uint64_t timeout_ns, const char* what) {
+namespace {
+
+// Who holds the mutex, in words, as far as can be told.
+std::string holder_of(SharedMutex& mutex, const Segments& segments) {
+  if (const std::uint32_t holder = mutex.holder.load(std::memory_order_relaxed); holder != 0) {
+    return "pid " + std::to_string(segments.process(holder - 1).pid.load(std::memory_order_relaxed)) + " (process slot " + std::to_string(holder - 1) + ")";
+  }
+#ifdef __GLIBC__
+  // Stopped between taking it and saying so. The C library keeps the thread's number in the word that it waits on.
+  const auto word = static_cast<std::uint32_t>(std::atomic_ref(mutex.mutex.__data.__lock).load(std::memory_order_relaxed));
+  if ((word & FUTEX_TID_MASK) != 0) return "thread " + std::to_string(word & FUTEX_TID_MASK);
+#endif
+  return "a process that has not said which";
+}
+
+bool own(SharedMutex& mutex, std::uint32_t process, int status) {
+  FAILPOINT(lock_taken);
+  mutex.holder.store(process + 1, std::memory_order_relaxed);
+  return status == EOWNERDEAD;
+}
+
+}  // namespace
+
+bool mutex_lock(SharedMutex& mutex, const Segments& segments, std::uint32_t process, std::uint64_t timeout_ns, const char* what, const char* name) {
   int status = pthread_mutex_trylock(&mutex.mutex);
   if (status == EBUSY) {
     const std::uint64_t until = now_ns() + timeout_ns;
@@ -47,14 +72,27 @@ bool mutex_lock(SharedMutex& mutex, std::uint32_t process, std::uint64_t timeout
     status = pthread_mutex_clocklock(&mutex.mutex, CLOCK_MONOTONIC, &t);
   }
   if (status == ETIMEDOUT) {
-    const std::uint32_t holder = mutex.holder.load(std::memory_order_relaxed);
-    fail(ErrorCode::lock_timeout, "%s not acquired within %.3f s: held by process slot %ld", what,
-         static_cast<double>(timeout_ns) * 1e-9, static_cast<long>(holder) - 1);
+    fail(ErrorCode::lock_timeout, "%s '%.63s' not acquired within %.3f s: held by %s. If it is stopped, continue or kill it: the lock passes on", what, name,
+         static_cast<double>(timeout_ns) * 1e-9, holder_of(mutex, segments).c_str());
   }
-  if (status != 0 && status != EOWNERDEAD) fail(ErrorCode::layout, "%s cannot be locked: %s", what, strerror(status));
-  mutex.holder.store(process + 1, std::memory_order_relaxed);
-  return status == EOWNERDEAD;
+  if (status != 0 && status != EOWNERDEAD) fail(ErrorCode::layout, "%s '%.63s' cannot be locked: %s", what, name, strerror(status));
+  return own(mutex, process, status);
 }
+
+bool mutex_try(SharedMutex& mutex, std::uint32_t process, bool* orphaned) {
+  const int status = pthread_mutex_trylock(&mutex.mutex);
+  if (status != 0 && status != EOWNERDEAD) return false;
+  *orphaned = own(mutex, process, status);
+  return true;
+}
+
+#ifdef CONDUIT_FAILPOINTS
+namespace {
+std::atomic<std::uint64_t> lock_timeout{kLockTimeoutNs};
+}
+std::uint64_t lock_timeout_ns() { return lock_timeout.load(std::memory_order_relaxed); }
+void set_lock_timeout(std::uint64_t ns) { lock_timeout.store(ns, std::memory_order_relaxed); }
+#endif
 
 void mutex_repaired(SharedMutex& mutex) { pthread_mutex_consistent(&mutex.mutex); }
 

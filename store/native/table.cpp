@@ -47,14 +47,36 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
   t.end_offset = round_up(at, kPage);
 }
 
+void punch(int fd, std::uint64_t from, std::uint64_t to) {
+  if (from < to) fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(from), static_cast<off_t>(to - from));
+}
+
 void reserve(int fd, std::uint64_t offset, std::uint64_t bytes, const char* what) {
   if (bytes == 0) return;
-  while (fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+  for (;;) {
+    FAILPOINT(create_reserving);
+    if (fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) return;
     if (errno == EINTR) continue;
     const int reason = errno;
-    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    punch(fd, offset, offset + bytes);
     fail(ErrorCode::memory, "%llu bytes of %s cannot be reserved: %s", static_cast<unsigned long long>(bytes), what, strerror(reason));
   }
+}
+
+// Where the published tables end in the two segments.
+struct Ends {
+  std::uint64_t control, data;
+};
+
+Ends ends_of(const Segments& segments) {
+  const Header& h = segments.header();
+  Ends ends{control_fixed_bytes(h.max_processes, h.max_tables), 0};
+  for (std::uint32_t i = 0; i < h.tables.load(std::memory_order_acquire); ++i) {
+    const Table& t = segments.table(i);
+    ends.control = std::max(ends.control, t.end_offset);
+    ends.data = std::max(ends.data, t.data_offset + t.data_bytes);
+  }
+  return ends;
 }
 
 void fill(const TableSpec& spec, const Segments& segments, Table& t) {
@@ -79,11 +101,22 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
   mutex_init(t.index);
 }
 
+// A creator that died in the lock published nothing: its half-written entry lies above `tables` and is written anew, and
+// what it had reserved is given back.
+void forget_unpublished(SharedMutex& mutex, const Segments& segments, int control_fd, int data_fd) {
+  const Ends ends = ends_of(segments);
+  punch(control_fd, ends.control, segments.header().control_bytes);
+  punch(data_fd, ends.data, segments.header().data_bytes);
+  mutex_repaired(mutex);
+}
+
 class DirectoryLock {
  public:
-  explicit DirectoryLock(Process& process) : mutex_(process.segments().header().directory) {
-    // A creator that died in here published nothing: its half-written entry lies above `tables` and is written anew.
-    if (mutex_lock(mutex_, process.slot(), kLockTimeoutNs, "table directory lock")) mutex_repaired(mutex_);
+  DirectoryLock(Process& process, int control_fd, int data_fd) : mutex_(process.segments().header().directory) {
+    const Segments& segments = process.segments();
+    if (mutex_lock(mutex_, segments, process.slot(), lock_timeout_ns(), "table directory lock of store", segments.header().name)) {
+      forget_unpublished(mutex_, segments, control_fd, data_fd);
+    }
   }
   ~DirectoryLock() { mutex_unlock(mutex_); }
   DirectoryLock(const DirectoryLock&) = delete;
@@ -101,19 +134,26 @@ std::uint64_t TableCore::control_bytes(const TableSpec& spec) {
   return scratch.end_offset + kPage;
 }
 
+void TableCore::tidy(Process& process, int control_fd, int data_fd) {
+  process.check();
+  SharedMutex& mutex = process.segments().header().directory;
+  bool orphaned = false;
+  if (!mutex_try(mutex, process.slot(), &orphaned)) return;
+  if (orphaned) forget_unpublished(mutex, process.segments(), control_fd, data_fd);
+  mutex_unlock(mutex);
+}
+
 std::uint32_t TableCore::create(Process& process, int control_fd, int data_fd, const TableSpec& spec) {
   process.check();
   Segments& segments = process.segments();
   Header& h = segments.header();
-  DirectoryLock lock(process);
+  DirectoryLock lock(process, control_fd, data_fd);
   const std::uint32_t index = h.tables.load(std::memory_order_acquire);
-  std::uint64_t control_at = control_fixed_bytes(h.max_processes, h.max_tables), data_at = 0;
   for (std::uint32_t i = 0; i < index; ++i) {
     const Table& other = segments.table(i);
     if (spec.name == other.name) fail(ErrorCode::name_taken, "table '%s' exists in store '%.63s': use store.table('%s')", other.name, h.name, other.name);
-    control_at = std::max(control_at, other.end_offset);
-    data_at = std::max(data_at, other.data_offset + other.data_bytes);
   }
+  const auto [control_at, data_at] = ends_of(segments);
   if (index == h.max_tables) fail(ErrorCode::config, "store '%.63s' has its largest number of tables, %u", h.name, h.max_tables);
   Table& t = segments.table(index);
   memset(static_cast<void*>(&t), 0, sizeof t);
@@ -125,14 +165,12 @@ std::uint32_t TableCore::create(Process& process, int control_fd, int data_fd, c
          spec.name.c_str(), static_cast<unsigned long long>(t.data_bytes), static_cast<unsigned long long>(t.end_offset - control_at), h.name,
          static_cast<unsigned long long>(h.data_bytes - data_at), static_cast<unsigned long long>(h.control_bytes - control_at));
   }
-  // What a creator killed in here had already written is cleared: fallocate keeps bytes, so punch first.
-  const auto length = static_cast<off_t>(t.end_offset - control_at);
-  fallocate(control_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(control_at), length);
+  punch(control_fd, control_at, t.end_offset);  // whatever is there: the index starts from zeros, and fallocate keeps bytes
   reserve(control_fd, control_at, t.end_offset - control_at, "index");
   try {
     reserve(data_fd, t.data_offset, t.data_bytes, "rows");
   } catch (const Error&) {
-    fallocate(control_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(control_at), length);
+    punch(control_fd, control_at, t.end_offset);
     throw;
   }
   FAILPOINT(create_reserved);
@@ -240,10 +278,13 @@ void TableCore::configure_locked(double alpha, double beta, double eps, std::uin
   if (alpha != t_.alpha.load() || eps != t_.eps.load()) {
     t_.rebuild = 1;
     std::atomic_signal_fence(std::memory_order_seq_cst);  // see journal()
+    FAILPOINT(configure_marked);
     t_.alpha.store(alpha);
+    FAILPOINT(configure_alpha);
     t_.eps.store(eps);
     recompute_leaves();
     std::atomic_signal_fence(std::memory_order_seq_cst);
+    FAILPOINT(configure_done);
     t_.rebuild = 0;
   }
 }

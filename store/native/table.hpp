@@ -1,7 +1,7 @@
 // One table as seen from one process: the index (blocks, links, leaves) and the operations on it.
 //
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
-// `evicted`; each row's flags, `prev` and raw priority. Derived: `next`, leaves, sums, maxima, active list, order ring,
+// `evicted`; a half-done joint publication; each row's flags, `prev` and raw priority. Derived: `next`, leaves, sums, maxima, active list, order ring,
 // counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
@@ -53,6 +53,9 @@ class TableCore {
   // sizes must already have been checked against the memory limits). Throws memory, name_taken, config.
   static std::uint32_t create(Process& process, int control_fd, int data_fd, const TableSpec& spec);
   static std::uint64_t control_bytes(const TableSpec& spec);
+  // Gives back the memory that a creator killed before it published its table has left reserved. One try of a lock when
+  // there is none; does not wait for a creator at work.
+  static void tidy(Process& process, int control_fd, int data_fd);
 
   TableCore(std::shared_ptr<Process> process, std::uint32_t index);
 
@@ -85,6 +88,9 @@ class TableCore {
   void finish_writer(std::uint64_t writer);
   // Priorities must be finite and not negative (checked by the caller, whole batch). The last of equal keys wins.
   UpdateCount update(const std::uint64_t* keys, const float* priorities, std::uint64_t n);
+  // Publishes rows that the caller, the blocks' owner, has written: in every block, or (false) in none, because one of them
+  // has been sealed.
+  bool publish_together(const Publication* publications, std::uint32_t n);
   void clear();
   void configure(double alpha, double beta, double eps, std::uint64_t min_size);
   std::uint64_t steps();  // live steps, exact
@@ -138,6 +144,7 @@ class TableCore {
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
   void recompute_leaves();
+  void complete_publications();
   void configure_locked(double alpha, double beta, double eps, std::uint64_t min_size);
 
   std::shared_ptr<Process> process_;
@@ -158,7 +165,7 @@ class TableCore {
 // Holds the index lock; repairs the index first when the last holder died inside it.
 class IndexLock {
  public:
-  explicit IndexLock(TableCore& table, std::uint64_t timeout_ns = kLockTimeoutNs);
+  explicit IndexLock(TableCore& table, std::uint64_t timeout_ns = lock_timeout_ns());
   ~IndexLock();
   IndexLock(const IndexLock&) = delete;
   IndexLock& operator=(const IndexLock&) = delete;

@@ -106,8 +106,16 @@ bool Writer::reserve(std::uint32_t n) {
 std::uint32_t Writer::append(const Rows& rows) {
   check();
   const std::uint64_t began = now_ns();
+  const bool together = rows.whole && rows.n <= 2 * table_->shared().rows_per_block;
+  const std::uint32_t done = together ? append_together(rows) : append_in_turn(rows);
+  append_ns_ += now_ns() - began;
+  ++append_calls_;
+  if (done > 0) announce(table_->shared().rows_waiting, table_->shared().rows_signal);
+  return done;
+}
+
+std::uint32_t Writer::append_in_turn(const Rows& rows) {
   const std::uint32_t capacity = table_->shared().rows_per_block;
-  if (rows.whole && rows.n <= 2 * capacity && !reserve(rows.n)) return 0;
   std::uint32_t done = 0;
   bool opened = false;
   while (done < rows.n) {
@@ -126,12 +134,10 @@ std::uint32_t Writer::append(const Rows& rows) {
       opened = true;
     }
     const std::uint32_t n = std::min(rows.n - done, capacity - count_);
-    undo_.assign(tails_.begin(), tails_.end() - (rows.chains == nullptr && !tails_.empty() ? static_cast<std::ptrdiff_t>(tails_.size()) - 1 : 0));
-    write_rows(rows, done, n, count_);
+    remember_tails(rows);
+    write_rows(rows, done, {block_, count_, n});
     FAILPOINT(append_before_publish);
-    std::uint64_t expected = count_;
-    // seq_cst: release for the rows, and ordered before the load of the waiting flag in announce()
-    if (table_->block(block_).pub.compare_exchange_strong(expected, count_ + n, std::memory_order_seq_cst)) {
+    if (publish({block_, count_, n})) {
       FAILPOINT(append_published);
       count_ += n;
       done += n;
@@ -141,15 +147,70 @@ std::uint32_t Writer::append(const Rows& rows) {
       release_block(0);
     }
   }
-  append_ns_ += now_ns() - began;
-  ++append_calls_;
-  if (done > 0) announce(table_->shared().rows_waiting, table_->shared().rows_signal);
   return done;
 }
 
-void Writer::write_rows(const Rows& rows, std::uint32_t from, std::uint32_t n, std::uint32_t row) {
+// All rows, or 0 when there is no room now. Blocks are sealed by others at any time: then all the rows are written anew.
+std::uint32_t Writer::append_together(const Rows& rows) {
+  const std::uint32_t capacity = table_->shared().rows_per_block;
+  while (reserve(rows.n)) {
+    remember_tails(rows);
+    Piece pieces[kPublications];
+    std::uint32_t used = 0, done = 0;
+    const auto place = [&](std::uint32_t block, std::uint32_t row) {
+      if (done == rows.n) return;
+      const Piece piece{block, row, std::min(rows.n - done, capacity - row)};
+      write_rows(rows, done, piece);
+      pieces[used++] = piece;
+      done += piece.n;
+    };
+    if (block_ != kNoRow) place(block_, count_);
+    for (const std::uint32_t block : spare_) place(block, 0);
+    FAILPOINT(append_before_publish);
+    bool published;
+    try {
+      published = used == 1 ? publish(pieces[0]) : publish_together(pieces, used);
+    } catch (const Error&) {  // no lock: nothing is in
+      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      throw;
+    }
+    if (!published) {
+      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      continue;
+    }
+    FAILPOINT(append_published);
+    for (std::uint32_t i = 0; i < used; ++i) {
+      if (pieces[i].block != block_) {
+        release_block(0);
+        next_block();  // the spare block that this piece is in
+      }
+      count_ = pieces[i].row + pieces[i].n;
+    }
+    return rows.n;
+  }
+  return 0;
+}
+
+void Writer::remember_tails(const Rows& rows) {
+  undo_.assign(tails_.begin(), tails_.end() - (rows.chains == nullptr && !tails_.empty() ? static_cast<std::ptrdiff_t>(tails_.size()) - 1 : 0));
+}
+
+bool Writer::publish(const Piece& piece) {
+  std::uint64_t expected = piece.row;
+  // seq_cst: release for the rows, and ordered before the load of the waiting flag in announce()
+  return table_->block(piece.block).pub.compare_exchange_strong(expected, std::uint64_t{piece.row} + piece.n, std::memory_order_seq_cst);
+}
+
+bool Writer::publish_together(const Piece* pieces, std::uint32_t n) {
+  Publication publications[kPublications];
+  for (std::uint32_t i = 0; i < n; ++i) publications[i] = {pieces[i].block, pieces[i].row + pieces[i].n};
+  return table_->publish_together(publications, n);
+}
+
+void Writer::write_rows(const Rows& rows, std::uint32_t from, const Piece& piece) {
   TableCore& t = *table_;
-  std::byte* data = t.block_data(block_);
+  const auto [block, row, n] = piece;
+  std::byte* data = t.block_data(block);
   const std::uint32_t n_columns = t.shared().n_columns;
   for (std::uint32_t c = 0; c < n_columns; ++c) {
     const Column& column = t.columns()[c];
@@ -161,7 +222,7 @@ void Writer::write_rows(const Rows& rows, std::uint32_t from, std::uint32_t n, s
     }
   }
   FAILPOINT(append_row_written);
-  const std::uint32_t base = block_ * t.shared().rows_per_block + row;
+  const std::uint32_t base = block * t.shared().rows_per_block + row;
   const bool prioritized = t.shared().prioritized != 0, links = t.shared().links != 0;
   // Index entries are relaxed atomics only because a folder may scan the line they share with published rows.
   for (std::uint32_t i = 0; i < n; ++i) {

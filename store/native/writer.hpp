@@ -27,8 +27,8 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // Appends as many rows as fit in at most one newly opened block; returns how many were published, 0 when no block is
-  // free now: wait_space, then call again with the rest. Rows are published in order.
+  // Appends as many rows as fit in at most one newly opened block, or all (see Rows::whole); returns how many were
+  // published, 0 when no block is free now: wait_space, then call again with the rest. Rows are published in order.
   std::uint32_t append(const Rows& rows);
   // Waits up to `timeout_ns` for space to come free. False on timeout.
   void wait_space(std::uint64_t timeout_ns);
@@ -48,7 +48,16 @@ class Writer {
   void release_block(std::uint64_t flags);
   bool next_block();
   bool reserve(std::uint32_t n);
-  void write_rows(const Rows& rows, std::uint32_t from, std::uint32_t n, std::uint32_t row);
+  // Rows of one append that go into one block: n from `row` on.
+  struct Piece {
+    std::uint32_t block, row, n;
+  };
+  std::uint32_t append_in_turn(const Rows& rows);
+  std::uint32_t append_together(const Rows& rows);
+  void remember_tails(const Rows& rows);
+  bool publish(const Piece& piece);  // false: the block has been sealed
+  bool publish_together(const Piece* pieces, std::uint32_t n);
+  void write_rows(const Rows& rows, std::uint32_t from, const Piece& piece);
   void advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags);
 
   std::shared_ptr<TableCore> table_;

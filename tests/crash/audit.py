@@ -39,6 +39,7 @@ class Auditor:
             stored, keys = _stored(table)
             faults += [f"{name}: {fault}" for fault in rows.stored_faults(stored)]
             faults += _gaps(name, stored, writers[name])
+            faults += _torn_steps(name, stored)
             faults += _counts(table, stored, keys)
             for writer, serials in since.items():
                 due = np.arange(serials[position], writers[name][writer][0])
@@ -141,6 +142,16 @@ def _gaps(name: str, stored: dict[str, Any], writers: dict[str, list[int]]) -> l
     return faults
 
 
+def _torn_steps(name: str, stored: dict[str, Any]) -> list[str]:
+    """The environments of a vector writer end together, as far as the table still has rows of them."""
+    faults: list[str] = []
+    for writer in filter(rows.is_first, np.unique(stored["writer"]).tolist()):
+        ends = [stored["serial"][stored["writer"] == who][-1:].tolist() for who in rows.siblings(writer)]
+        if len(set(map(tuple, filter(None, ends)))) > 1:
+            faults.append(f"{name}: a part of writer {writer}'s last step is in: its environments end with {ends}")
+    return faults
+
+
 def _counts(table: conduit.Table, stored: dict[str, Any], keys: Any) -> list[str]:
     info = table.info()
     faults: list[str] = []
@@ -156,7 +167,7 @@ def _counts(table: conduit.Table, stored: dict[str, Any], keys: Any) -> list[str
     if not np.isin(priorities, np.arange(1, 6)).all():
         faults.append(f"{table.name}: priorities {np.unique(priorities)} were never given")
     if table.name == "plain":
-        total = float((priorities**rows.ALPHA).sum())
+        total = float(((priorities + table._native.eps) ** table._native.alpha).sum())
         if abs(total - info.total_priority) > 1e-9 * total:
             faults.append(f"{table.name}: total priority {info.total_priority}, recomputed {total}")
         if len(keys) and info.max_priority != priorities.max():

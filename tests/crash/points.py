@@ -7,6 +7,7 @@ __all__ = ["LOCK_FREE", "PREPARED", "ROLES_AT", "WRITING", "strikes"]
 WRITING = ("extend", "append", "episodes", "fragments", "vector")
 _READING = ("sampler", "updater")
 _ANY = (*WRITING, *_READING, "reader", "cleaner")
+_LOCKING = (*_ANY, "tuner")
 
 # Failpoint -> roles that pass it while they do nothing but their ordinary work beside the survivors. The dry run
 # in test_points.py holds this against what really happens.
@@ -14,21 +15,28 @@ ROLES_AT: dict[str, tuple[str, ...]] = {
     "attach_claimed": ("attacher",),
     "attach_cleaned": ("attacher",),
     "detach_begin": ("attacher",),
+    "create_reserving": ("creator",),
     "create_reserved": ("creator",),
     "create_formatted": ("creator",),
     "create_published": ("creator",),
     **dict.fromkeys(("append_row_written", "append_before_publish", "append_published"), (*WRITING, "cleaner")),
     **dict.fromkeys(("append_sealed", "append_released"), (*WRITING, "cleaner")),
+    **dict.fromkeys(("append_together", "append_noted", "append_halfway"), ("vector",)),
+    "lock_taken": _LOCKING,
     **dict.fromkeys(("open_locked", "open_before_state", "open_after_state", "open_ordered"), (*WRITING, "cleaner")),
     "open_sealed_dead": ("updater",),
     **dict.fromkeys(("fold_begin", "fold_row_ready", "fold_block_leaves", "fold_block_counted", "fold_end"), _ANY),
     "fold_row_linked": ("episodes", "fragments", "vector", *_READING, "reader"),
-    **dict.fromkeys(("evict_begin", "evict_leaves", "evict_counted", "evict_end"), (*WRITING, *_READING, "reader")),
+    **dict.fromkeys(("evict_begin", "evict_marked", "evict_leaves"), (*WRITING, *_READING, "reader")),
+    **dict.fromkeys(("evict_counted", "evict_end"), (*WRITING, *_READING, "reader")),
     **dict.fromkeys(("retire_before", "retire_after"), _ANY),
     **dict.fromkeys(("reclaim_before", "reclaim_after"), (*WRITING, "cleaner")),
     **dict.fromkeys(("expel_before", "expel_after"), WRITING),
     **dict.fromkeys(("journal_written", "tree_leaves_written", "tree_level_written", "tree_done"), _ANY),
     "tree_raw_written": (*WRITING, *_READING, "cleaner"),
+    **dict.fromkeys(("configure_marked", "configure_alpha", "configure_leaf"), ("tuner",)),
+    **dict.fromkeys(("configure_leaves", "configure_done"), ("tuner",)),
+    **dict.fromkeys(("announce_begin", "announce_cleared", "announce_signalled"), ("tuner",)),
     **dict.fromkeys(("update_locked", "update_done"), ("updater",)),
     **dict.fromkeys(("reader_entered", "draw_locked", "draw_done"), _READING),
     **dict.fromkeys(("gather_begin", "gather_column", "gather_end", "reader_left"), _READING),
@@ -46,6 +54,7 @@ LOCK_FREE = frozenset(
         *("append_row_written", "append_before_publish", "append_published", "append_sealed", "append_released"),
         *("reader_entered", "gather_begin", "gather_column", "gather_end", "reader_left"),
         *("pin_released", "wait_rows", "wait_space"),
+        *("announce_begin", "announce_cleared", "announce_signalled"),
     )
 )
 

@@ -30,6 +30,7 @@ def main(settings: dict[str, Any], link: socket.socket) -> None:
         return
     board = Board(Path(settings["board"]), settings["lines"])
     line: int = settings["line"]
+    native.set_lock_timeout(settings["lock_timeout_s"])
     arm(settings["arm_first"])
     store = rows.create_store(settings["store"]) if settings["create"] else conduit.Store.attach(settings["store"])
     role = ROLES[settings["role"]](store, board, line, random.Random(settings["seed"]))

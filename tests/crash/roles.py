@@ -121,6 +121,19 @@ class Cleaner(Role):
             self.table.clear()
 
 
+class Tuner(Role):
+    """Changes the settings of tables that others use. Samplers wait for rows of the second, and are woken each time."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.plain, self.hungry = (self.store.table(name) for name in ("plain", "hungry"))
+
+    def step(self) -> None:
+        self.count += 1
+        self.plain.configure(alpha=rows.ALPHA if self.count % 2 else 1.0, eps=self.chance.choice((0.0, 0.5)))
+        self.hungry.configure(beta=self.chance.random())
+
+
 class Attacher(Role):
     """Attaches a second time, looks, and closes again."""
 
@@ -154,6 +167,7 @@ ROLES: dict[str, type[Role]] = {
     "reader": Reader,
     "hog": Hog,
     "cleaner": Cleaner,
+    "tuner": Tuner,
     "attacher": Attacher,
     "creator": Creator,
 }

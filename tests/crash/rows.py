@@ -23,6 +23,7 @@ PERIOD = 6  # five steps and a final observation
 N_STEP = 3
 GAMMA = 0.5
 ALPHA = 0.5
+_SIBLING = 1_000_000_000
 MAX_SIZE = 48  # small, so that the writers pass through the whole table in tens of milliseconds
 
 _one = np.zeros(WIDTH, np.float32)
@@ -54,9 +55,14 @@ def create_store(name: str) -> Store:
     return Store.create(name, "64MiB", max_processes=24)
 
 
-def second(writer: int) -> int:
-    """Return the id of a vector writer's second environment."""
-    return writer + 1_000_000_000
+def siblings(writer: int) -> tuple[int, ...]:
+    """Return the ids of a vector writer's environments: three, so that its steps do not fill blocks evenly."""
+    return tuple(writer + k * _SIBLING for k in range(3))
+
+
+def is_first(writer: int) -> bool:
+    """Return whether it is the id of a writer, not of a further environment of one."""
+    return writer < _SIBLING
 
 
 def payload(writer: Array, serial: Array) -> Array:

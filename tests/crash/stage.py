@@ -109,6 +109,7 @@ class Stage:
         pause_s: float = 0.0,
         store: str = "crash",
         create: bool = False,
+        lock_timeout_s: float = 10.0,
     ) -> Player:
         """Start a process. `arm_first`: points armed before it attaches (or creates), `arm`: after."""
         line = self._free.pop()
@@ -118,7 +119,8 @@ class Stage:
         self.board.set(line, Field.ORDER, Order.PAUSE if paused else Order.RUN)
         child = self.zygote.fork(
             role=role, line=line, lines=_LINES, board=str(self._board_path), store=store, create=create,
-            arm=list(arm), arm_first=list(arm_first), pause_s=pause_s, seed=self._seed * 100_003 + self._writer_ids,
+            arm=list(arm), arm_first=list(arm_first), pause_s=pause_s, lock_timeout_s=lock_timeout_s,
+            seed=self._seed * 100_003 + self._writer_ids,
         )  # fmt: skip
         player = Player(role, line, child, self.board)
         self._players.append(player)
@@ -215,7 +217,7 @@ class Stage:
         tables: dict[str, dict[int, list[int]]] = {"plain": {}, "episodic": {}}
         for writer, (plain, episodic) in written.items():
             tables["plain"][writer] = plain
-            tables["episodic"][writer] = tables["episodic"][rows.second(writer)] = episodic
+            tables["episodic"] |= dict.fromkeys(rows.siblings(writer), episodic)
         due = {writer: since for player in guests for writer in self._written(player)}
         faults: list[str] = self.ask("rows", writers=tables, since=due)
         memory = self.ask("memory")

@@ -122,17 +122,17 @@ class EpisodeExtender(Role):
 
 
 class VectorWriter(Role):
-    """Appends the steps of two environments together; the second one's rows bear an id of their own."""
+    """Appends the steps of three environments together; the rows of each bear an id of their own."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.writer = self.store.table("episodic").writer(num_envs=2)
+        self.writer = self.store.table("episodic").writer(num_envs=len(rows.siblings(0)))
         self.next = 0
 
     def step(self) -> None:
         for _ in range(self.chance.randint(1, 6)):
             self.board.set(self.line, Field.EPISODIC_TRIED, self.next + 1)
-            each = [rows.episode_rows(who, self.next, 1) for who in (self.writer_id, rows.second(self.writer_id))]
+            each = [rows.episode_rows(who, self.next, 1) for who in rows.siblings(self.writer_id)]
             step: dict[str, Any] = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
             if rows.is_final(self.next):  # of such a row only the observation counts
                 step |= {name: np.zeros_like(column) for name, column in step.items() if name != "obs"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -250,3 +252,16 @@ def test_closing_lets_go_of_everything_though_handles_are_kept() -> None:
         assert holders_of(f"conduit-{store.name}-") == 0
         assert len(kept) == 7
         np.testing.assert_array_equal(batch["x"], kept[3])
+
+
+_UNCLOSED = """
+import numpy as np
+import conduit
+store = conduit.Store.create("unclosed", "128MiB")
+store.create_table("t", conduit.Schema.from_example({"x": np.zeros(1_000, np.float32)}), 25_000)
+"""
+
+
+def test_a_process_that_ends_without_closing_while_pages_are_touched() -> None:
+    done = subprocess.run([sys.executable, "-c", _UNCLOSED], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

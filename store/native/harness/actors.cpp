@@ -65,6 +65,7 @@ void append_all(Stage& stage, Writer& writer, Feed& feed) {
   std::uint64_t waiting_since = 0;
   for (Rows rest = feed.rest(0); rest.n > 0; rest = feed.rest(done)) {
     const std::uint32_t n = writer.append(rest);
+    if (rest.whole && rest.n <= 2 * stage.shape.rows_per_block) EXPECT(n == 0 || n == rest.n, "%u of %u rows that go in together", n, rest.n);
     stage.rows += n;
     stage.steps += feed.steps(done, done + n);
     done += n;

@@ -130,6 +130,7 @@ void Feed::fill(std::uint32_t n) {
   flags_.clear();
   chains_.clear();
   with_priorities_ = random_.below(2) == 0;
+  whole_ = random_.below(2) == 0;
   for (std::uint32_t i = 0; i < n; ++i) add(random_.below(chains()));
 }
 
@@ -143,6 +144,7 @@ Rows Feed::rest(std::uint32_t done) {
   rows.flags = kind_ == Kind::episodes ? flags_.data() + done : nullptr;
   rows.priorities = with_priorities_ ? priorities_.data() + done : nullptr;
   rows.chains = chains() > 1 ? chains_.data() + done : nullptr;
+  rows.whole = whole_;
   return rows;
 }
 

@@ -65,7 +65,7 @@ class Feed {
   std::vector<std::uint64_t> tags_;
   std::vector<std::uint8_t> flags_;
   std::vector<std::int32_t> chains_;
-  bool with_priorities_ = false;
+  bool with_priorities_ = false, whole_ = false;
   const std::byte* columns_[3] = {};
 };
 
