@@ -167,6 +167,7 @@ void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
     float largest = t_.prioritized ? max_.max() : 0.0f;
     float memo_raw = -1.0f;  // runs of equal priorities (the default, mostly) cost one pow
     double memo_mass = t_.prioritized ? 0.0 : 1.0;
+    double change = 0.0;
     for (std::size_t i = start; i < end; ++i) {
       const std::uint32_t slot = slots[i];
       std::atomic_ref flags(flags_[slot]);
@@ -185,6 +186,7 @@ void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
       }
       flags.store(flags.load(std::memory_order_relaxed) | kReady, std::memory_order_relaxed);
       FAILPOINT(fold_row_ready);
+      change += std::abs(memo_mass - leaves[slot]);
       leaves[slot] = memo_mass;
     }
     FAILPOINT(tree_leaves_written);
@@ -192,6 +194,7 @@ void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
       for (const LineRange& r : ranges) max_.refresh(r.first * kFanOut, std::min(r.last * kFanOut + kFanOut - 1, t_.n_blocks * t_.rows_per_block - 1));
     }
     sum_.refresh(ranges.data(), static_cast<std::uint32_t>(ranges.size()));
+    moved(change, end - start);
     journal_done();
     start = end;
   }

@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -136,6 +136,16 @@ struct alignas(64) Counters {
   std::atomic<std::uint64_t> append_ns, append_wait_ns, append_calls, update_ns;  // by writers and updaters, after the call
 };
 
+// How far the distribution of draws has moved: D = sum of |leaf changes|, never below the truth. Under the index lock.
+// D is kept in two doubles and begins anew, in another era, when it has outgrown the tree's total so far that small changes
+// would be lost. `changes` moves whenever a draw made now may differ from one made before.
+// Crash: a holder may die between a leaf and D. Recovery opens another era, in which nothing before is known.
+struct Drift {
+  double sum, rest;
+  std::uint64_t changes;
+  std::uint64_t era;
+};
+
 // A table. Immutable after creation unless marked; offsets are from the control segment's start.
 struct alignas(64) Table {
   char name[kNameBytes];
@@ -171,6 +181,7 @@ struct alignas(64) Table {
   std::uint64_t live_steps;       // folded and not evicted
   std::uint32_t rebuild;          // 1 while every leaf is being recomputed: recovery then does all of them
   std::uint32_t pad_;
+  Drift drift;
   alignas(64) std::atomic<std::uint32_t> journal_used;  // entries valid; 0 when the tree is consistent
   JournalEntry journal[kJournalEntries];
 

@@ -1,5 +1,6 @@
 // The index lock, and what the next holder does when the last one died inside it: rebuild the derived from the ground truth.
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "failpoints.hpp"
@@ -19,9 +20,15 @@ IndexLock::~IndexLock() { mutex_unlock(table_.shared().index); }
 
 void TableCore::recompute_leaves() {
   const std::uint32_t slots = t_.n_blocks * t_.rows_per_block;
-  for (std::uint32_t slot = 0; slot < slots; ++slot) sum_.leaves()[slot] = leaf_of(slot);
+  double change = 0.0;
+  for (std::uint32_t slot = 0; slot < slots; ++slot) {
+    const double leaf = leaf_of(slot);
+    change += std::abs(leaf - sum_.leaves()[slot]);
+    sum_.leaves()[slot] = leaf;
+  }
   if (t_.prioritized) max_.refresh_all();
   sum_.refresh_all();
+  moved(change, slots);
 }
 
 void TableCore::recover() {
@@ -79,6 +86,9 @@ void TableCore::recover() {
     t_.counters.steps_evicted.store(in - t_.live_steps);
   }
   t_.counters.recoveries.fetch_add(1, std::memory_order_relaxed);
+  ++t_.drift.changes;
+  ++t_.drift.era;
+  t_.drift.sum = t_.drift.rest = 0.0;
   FAILPOINT(recover_end);
 }
 

@@ -93,7 +93,8 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
       IndexLock lock(t);
       FAILPOINT(draw_locked);
       t.fold();
-      *state = {shared.live_steps, shared.min_size.load(std::memory_order_relaxed), t.total()};
+      const DrawMark mark = t.mark();
+      *state = {shared.live_steps, shared.min_size.load(std::memory_order_relaxed), mark.total, mark};
       if (state->live_steps < state->needed) return SampleStatus::too_few;
       if (!(state->total > 0.0)) return SampleStatus::no_mass;
       for (std::uint32_t i = 0; i < n; ++i) draws_[i] *= state->total;

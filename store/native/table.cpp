@@ -201,6 +201,7 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
       masses(priorities + start, leaf.data(), static_cast<std::uint32_t>(end - start));
       journal(lines.data(), used);
       double* leaves = sum_.leaves();
+      double change = 0.0;
       for (std::uint64_t i = start; i < end; ++i) {
         const std::uint32_t slot = slots[i - start];
         if (slot == kNoRow) continue;
@@ -208,11 +209,13 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
         std::atomic_ref(raw_[slot]).store(priorities[i], std::memory_order_relaxed);
         FAILPOINT(tree_raw_written);
         if (!ready(slot)) continue;  // its leaf waits for its successor
+        change += std::abs(leaf[i - start] - leaves[slot]);
         leaves[slot] = leaf[i - start];
         max_.changed(slot, before);
       }
       FAILPOINT(tree_leaves_written);
       sum_.refresh(lines.data(), used);
+      moved(change, end - start);
       journal_done();
     }
     FAILPOINT(update_done);
@@ -235,6 +238,8 @@ void TableCore::configure(double alpha, double beta, double eps, std::uint64_t m
 
 void TableCore::configure_locked(double alpha, double beta, double eps, std::uint64_t min_size) {
   fold();
+  // weights depend on beta, and whether a draw is allowed on min_size
+  if (beta != t_.beta.load() || min_size != t_.min_size.load()) ++t_.drift.changes;
   t_.beta.store(beta);
   t_.min_size.store(min_size);
   if (alpha != t_.alpha.load() || eps != t_.eps.load()) {
