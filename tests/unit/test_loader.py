@@ -476,7 +476,7 @@ def test_a_cuda_device_gets_the_same_rows(store: Store) -> None:
 
 def test_async_for_does_not_block_the_loop(store: Store) -> None:
     table, twin = plain_table(store, 64), plain_table(store, 64, "u")
-    twin.extend({"x": range(9)})
+    twin.extend({"x": range(6)})
 
     async def learn() -> tuple[list[Any], int]:
         ticks = 0
@@ -486,7 +486,7 @@ def test_async_for_does_not_block_the_loop(store: Store) -> None:
             while True:
                 ticks += 1
                 if ticks == 20:
-                    table.extend({"x": range(9)})
+                    table.extend({"x": range(6)})
                 await asyncio.sleep(0.001)
 
         task = asyncio.ensure_future(tick())
@@ -506,13 +506,13 @@ def test_async_for_does_not_block_the_loop(store: Store) -> None:
 
 def test_a_cancelled_wait_loses_no_batch(store: Store) -> None:
     table, twin = plain_table(store, 64), plain_table(store, 64, "u")
-    twin.extend({"x": range(9)})
+    twin.extend({"x": range(6)})
 
     async def impatient() -> Any:
         for _ in range(3):
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(anext(loader), 0.02)
-        table.extend({"x": range(9)})
+        table.extend({"x": range(6)})
         return [drawn(await anext(loader)) for _ in range(5)]
 
     with table.loader(4, prefetch=2, stream=0) as loader:
