@@ -581,6 +581,21 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_prop_ro("name", [](PyAttachment& a) { return a.store(); })
       .def("tables", &PyAttachment::tables)
       .def("processes", &PyAttachment::processes)
+      // (began ns, duration ns, stage, behind, process slot, thread, table, rows), oldest first
+      .def("spans", [](PyAttachment& a, std::uint64_t since_ns) {
+        std::vector<std::tuple<std::uint64_t, std::uint64_t, int, bool, int, std::uint32_t, int, std::uint32_t>> result;
+        for (const Span& s : read_spans(a.get()->segments().spans(), since_ns)) {
+          result.emplace_back(s.began_ns, s.duration_ns, static_cast<int>(s.stage), s.behind, s.process, s.thread, s.table, s.rows);
+        }
+        return result;
+      }, "since_ns"_a)
+      // Test hook: nanoseconds that leaving a span takes, the mean of `n`.
+      .def("time_spans", [](PyAttachment& a, std::uint64_t n) {
+        const auto process = a.get();
+        const std::uint64_t began = now_ns();
+        for (std::uint64_t i = 0; i < n; ++i) leave_span(*process, Stage::extend, 0, i, began, began + i);
+        return static_cast<double>(now_ns() - began) / static_cast<double>(n);
+      }, "n"_a)
       .def("populate", [](PyAttachment& a, std::uint64_t offset, std::uint64_t bytes) {
         a.unlocked([&](Process& p) { p.segments().populate(offset, bytes); });
       }, "offset"_a, "bytes"_a)

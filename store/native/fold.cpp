@@ -66,10 +66,14 @@ void TableCore::fold() {
     }
   }
   t_.active_count = kept;
-  if (t_.live_steps > t_.max_size) evict_surplus();
+  const std::uint64_t surplus = t_.live_steps > t_.max_size ? t_.live_steps - t_.max_size : 0;
+  const std::uint64_t evicting = surplus > 0 ? now_ns() : 0;
+  if (surplus > 0) evict_surplus();
   if (folded_any) {
     FAILPOINT(fold_end);
-    t_.counters.fold_ns.fetch_add(now_ns() - began, std::memory_order_relaxed);
+    const std::uint64_t ended = now_ns();
+    t_.counters.fold_ns.fetch_add(ended - began, std::memory_order_relaxed);
+    if (surplus > 0) span(Stage::evict, surplus, evicting, ended);
   }
 }
 

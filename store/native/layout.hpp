@@ -1,7 +1,7 @@
 // The shared layout: what lies where in the two segments of a store, who writes it, and what a crash leaves.
 //
-//   control segment                                   data segment
-//   | Header | ProcessSlot x P | Table x T | heap |   | table 0: block 0, block 1, ... | table 1: ... |
+//   control segment                                              data segment
+//   | Header | ProcessSlot x P | Table x T | SpanRing | heap |   | table 0: block 0, block 1, ... | table 1: ... |
 //
 // Offsets, never pointers: every process maps the segments somewhere else.
 // Changing any struct below is a format change: bump kLayoutVersion (the fingerprint catches the forgotten bump).
@@ -23,6 +23,7 @@ inline constexpr std::uint32_t kNameBytes = 64;
 inline constexpr std::uint32_t kTreeLevels = 10;         // 8^10 > 2^28 leaves
 inline constexpr std::uint32_t kJournalEntries = 4096;
 inline constexpr std::uint32_t kNoRow = 0xffffffffu;
+inline constexpr std::uint32_t kSpans = 32'768;
 
 // Row key: 36-bit generation of the block above a 28-bit slot. Slot = block * rows_per_block + row.
 inline constexpr unsigned kSlotBits = 28;
@@ -194,13 +195,23 @@ struct alignas(64) Table {
   Counters counters;
 };
 
+// What took how long, newest kSpans of the store; see spans.hpp. Written by anybody, without a lock. Crash: an entry that is
+// not whole, and is skipped.
+struct SpanEntry {
+  std::atomic<std::uint64_t> word[4];
+};
+struct alignas(64) SpanRing {
+  std::atomic<std::uint64_t> head;  // spans left so far
+  alignas(64) SpanEntry entries[kSpans];
+};
+
 // What two builds must agree on before they share a segment.
 inline std::uint64_t fingerprint() {
   std::uint64_t h = 1469598103934665603ull;
   for (std::uint64_t v : {std::uint64_t{kLayoutVersion}, std::uint64_t{sizeof(Header)}, std::uint64_t{sizeof(ProcessSlot)},
                           std::uint64_t{sizeof(Table)}, std::uint64_t{sizeof(Block)}, std::uint64_t{sizeof(pthread_mutex_t)},
                           std::uint64_t{offsetof(Table, index)}, std::uint64_t{offsetof(Table, journal)},
-                          std::uint64_t{offsetof(Table, counters)}, std::uint64_t{kJournalEntries}}) {
+                          std::uint64_t{offsetof(Table, counters)}, std::uint64_t{kJournalEntries}, std::uint64_t{sizeof(SpanRing)}}) {
     h = (h ^ v) * 1099511628211ull;
   }
   return h >> 1;  // fits a signed 64-bit integer of other languages

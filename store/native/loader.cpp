@@ -112,6 +112,7 @@ bool Loader::draw(Sampler& sampler, std::uint64_t number, std::uint64_t slice_ns
 
 PrepareStatus Loader::prepare(std::uint64_t slice_ns, Prepared* out) {
   check();
+  const Behind behind;
   std::uint64_t number;
   {
     Lock lock(shared_->mutex);
@@ -127,9 +128,14 @@ PrepareStatus Loader::prepare(std::uint64_t slice_ns, Prepared* out) {
 
 bool Loader::push(Prepared batch) {
   {
+    const Behind behind;
+    const std::uint64_t now = now_ns();
+    batch.prepare_ns = now - batch.began_ns;
+    table_->span(Stage::prepare, settings_.n, batch.began_ns, now);
+  }
+  {
     Lock lock(shared_->mutex);
     if (shared_->stop || batch.rewinds != shared_->rewinds) return false;
-    batch.prepare_ns = now_ns() - batch.began_ns;
     shared_->next_number = batch.number + 1;
     shared_->ready.push_back(std::move(batch));
   }
@@ -172,7 +178,10 @@ bool Loader::next_now(Lock& lock, std::uint64_t slice_ns, Prepared* out) {
   out->token = 0;
   const bool drawn = draw(consumer_, number, slice_ns, out);
   lock.lock();
-  if (drawn) shared_->next_number = number + 1;
+  if (drawn) {
+    shared_->next_number = number + 1;
+    shared_->filled_ns = now_ns();
+  }
   return drawn;
 }
 
@@ -185,6 +194,7 @@ bool Loader::next_prepared(Lock& lock, std::uint64_t slice_ns, Prepared* out, do
     return false;
   }
   DriftSince since[2] = {};
+  s.filled_ns = now_ns();
   if (settings_.measured) {
     // Only consumers take batches away, one at a time: these stay where they are.
     const std::uint32_t n = s.ready.size() > 1 ? 2 : 1;
@@ -207,6 +217,7 @@ bool Loader::next_prepared(Lock& lock, std::uint64_t slice_ns, Prepared* out, do
   lock.lock();
   if (s.stop) throw_closed();
   if (!drawn) return false;
+  s.filled_ns = now_ns();
   ++s.metrics.redrawn;
   discarded->push_back(s.ready.front().token);
   s.ready.pop_front();
@@ -257,6 +268,8 @@ bool Loader::next(std::uint64_t began_ns, std::uint64_t slice_ns, Prepared* out,
 void Loader::hand_over(const Prepared& batch, std::uint64_t began_ns, double drift) {
   Shared& s = *shared_;
   const std::uint64_t now = now_ns(), waited = now - std::min(now, began_ns);
+  table_->span(Stage::wait, settings_.n, began_ns, s.filled_ns);
+  table_->span(Stage::handover, settings_.n, s.filled_ns, now);
   LoaderMetrics& m = s.metrics;
   s.handed = batch.number + 1;
   ++m.batches;

@@ -105,6 +105,7 @@ class Loader {
     LoaderMetrics metrics;
     std::array<std::uint64_t, kMemory> prepare_ns{}, compute_ns{};
     std::uint64_t hand_overs = 0, last_hand_over_ns = 0;
+    std::uint64_t filled_ns = 0;  // when the batch that is being handed over was there
     std::mutex closing;
     std::unique_ptr<Sampler> producer;
   };

@@ -223,7 +223,9 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
   announce(t_.rows_waiting, t_.rows_signal);  // a table whose priorities were all zero can be drawn from now
   t_.counters.updated.fetch_add(count.applied, std::memory_order_relaxed);
   t_.counters.stale_updates.fetch_add(count.stale, std::memory_order_relaxed);
-  t_.counters.update_ns.fetch_add(now_ns() - began, std::memory_order_relaxed);
+  const std::uint64_t ended = now_ns();
+  t_.counters.update_ns.fetch_add(ended - began, std::memory_order_relaxed);
+  span(Stage::update, n, began, ended);
   return count;
 }
 

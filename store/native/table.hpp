@@ -12,6 +12,7 @@
 
 #include "layout.hpp"
 #include "process.hpp"
+#include "spans.hpp"
 #include "sync.hpp"
 #include "tree.hpp"
 
@@ -70,6 +71,9 @@ class TableCore {
   TableCore(std::shared_ptr<Process> process, std::uint32_t index);
 
   Table& shared() const { return t_; }
+  void span(Stage stage, std::uint64_t rows, std::uint64_t began_ns, std::uint64_t ended_ns) const {
+    leave_span(*process_, stage, index_, rows, began_ns, ended_ns);
+  }
   Process& process() const { return *process_; }
   std::shared_ptr<Process> process_handle() const { return process_; }
   std::uint32_t index() const { return index_; }
