@@ -5,12 +5,14 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
     store.py     Store: create, attach, tables            table.py    Table: extend, sample, priorities, blocks
     writer.py    rows in, one step at a time              extend.py   rows in, whole arrays
     sampling.py  batches out                              batch.py    what a batch is
+    loader.py    batches prepared ahead                   devices.py  where they go
     samplers, windows, limiters   settings of a table     spec.py     all of them together, as stored
 """
 
 from conduit import limiters, samplers, windows
-from conduit.batch import Batch
+from conduit.batch import Batch, DeviceBatch
 from conduit.blocks import BlockView
+from conduit.loader import Loader, LoaderMetrics
 from conduit.metrics import StoreMetrics, TableMetrics
 from conduit.store import Store
 from conduit.table import Table, UpdateResult
@@ -50,8 +52,8 @@ from conduit_store.schema import Column, Schema
 __version__ = "0.1.0"
 
 __all__ = [
-    "Batch", "BlockView", "Column", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics", "UpdateResult",
-    "VectorWriter", "Writer", "limiters", "samplers", "windows",
+    "Batch", "BlockView", "Column", "DeviceBatch", "Loader", "LoaderMetrics", "Schema", "Store", "StoreMetrics",
+    "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "limiters", "samplers", "windows",
     "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError", "ConfigError", "DtypeMismatch",
     "EpisodeError", "ForkedHandle", "LayoutMismatch", "LockTimeout", "MissingColumn", "MissingExtra", "NameTaken",
     "OutOfHostMemory", "PriorityError", "ReadOnlyStore", "SampleTimeout", "SchemaError", "ShapeMismatch", "StaleKey",

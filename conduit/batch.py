@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from conduit_store.arrays import Array
-from conduit_store.errors import MissingExtra, UnknownColumn
+from conduit_store.errors import ConfigError, MissingExtra, UnknownColumn
 from conduit_store.layout import BlockLayout
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import torch
 
-__all__ = ["Batch", "BatchFormat"]
+    from conduit.devices import Device
+
+__all__ = ["Batch", "BatchFormat", "DeviceBatch"]
 
 
 @cache
@@ -153,3 +155,76 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} rows: {', '.join(self.names)}>"
+
+
+class DeviceBatch:
+    """A batch whose columns and weights are tensors on a device; from a loader with `device`.
+
+    `batch["obs"]` is a tensor (n, *row_shape), `weights` one of float32 (n,). `keys` and `probabilities` stay on the
+    host, as NumPy arrays: `update_priorities` takes the keys.
+    """
+
+    __slots__ = ("_tensors", "keys", "probabilities")
+
+    def __init__(self, batch: Batch, tensors: dict[str, Any]) -> None:
+        self._tensors = tensors
+        self.keys: npt.NDArray[np.uint64] = batch.keys.copy()  # staging memory goes back once it is copied
+        self.probabilities: npt.NDArray[np.float64] = batch.probabilities.copy()
+
+    @classmethod
+    def begin(cls, made: Any, device: Device) -> tuple[Any, Any]:
+        """Begin to copy a batch, or a dict of tensors that a transform has made of it; the rest is for `finish`."""
+        if isinstance(made, Batch):
+            tensors, token = device.copy(made.torch())
+            return cls(made, tensors), token
+        if isinstance(made, dict):
+            return device.copy(made)
+        raise ConfigError(
+            f"transform returned {type(made).__name__}: with device= return the batch, or a dict of tensors"
+        )
+
+    @staticmethod
+    def finish(made: Any, token: Any, device: Device) -> None:
+        """Hand the tensors over to the calling thread."""
+        device.hand_over(made if isinstance(made, dict) else made._tensors, token)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Return a column, or 'weights'.
+
+        Raises:
+            UnknownColumn: there is none of that name.
+        """
+        try:
+            return self._tensors[name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise UnknownColumn(f"no column {name!r} in this batch, which has {', '.join(self.names)}") from None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tensors: the columns in order, then 'weights'."""
+        return tuple(self._tensors)
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """Importance weights, divided by the batch's largest; all 1 under a uniform sampler."""
+        return self["weights"]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def items(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Iterate over (name, tensor)."""
+        return iter(self._tensors.items())
+
+    def torch(self) -> dict[str, torch.Tensor]:
+        """Return every column and 'weights', on the device."""
+        return dict(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"<DeviceBatch of {len(self)} rows: {', '.join(self.names)}>"

@@ -1,4 +1,4 @@
-"""The `conduit` command: demo, ls, info, gc.
+"""The `conduit` command: demo, ls, info, trace, gc.
 
 Each command imports what it needs when it runs, so that `conduit --version` needs nothing. Errors of
 `ConduitError` are one line on stderr and exit status 2, as are wrong arguments; Ctrl-C is 130.
@@ -55,6 +55,12 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("name", help="the store's name")
     info.set_defaults(command=_info)
 
+    trace = commands.add_parser("trace", help="write what a store's processes did, for ui.perfetto.dev")
+    trace.add_argument("name", help="the store's name")
+    trace.add_argument("--out", default="trace.json", help="the file to write (trace.json)")
+    trace.add_argument("--seconds", type=_seconds, help="only the last so many; all that the store remembers if left out")
+    trace.set_defaults(command=_trace)
+
     gc = commands.add_parser("gc", help="remove the names that killed stores left behind")
     gc.add_argument("--dry-run", action="store_true", help="only say which")
     gc.set_defaults(command=_gc)
@@ -65,6 +71,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{value:g} is not above 0")
     return value
 
 
@@ -86,6 +99,14 @@ def _info(args: argparse.Namespace) -> int:
     from conduit import inspection
 
     inspection.print_store(args.name)
+    return 0
+
+
+def _trace(args: argparse.Namespace) -> int:
+    from conduit import trace
+
+    found = trace.write(args.name, args.out, args.seconds)
+    print(f"{found.spans:,} spans of {found.seconds:.1f} s in {args.out}: open it in ui.perfetto.dev or chrome://tracing")
     return 0
 
 

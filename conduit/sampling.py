@@ -24,6 +24,7 @@ __all__ = ["Reader"]
 # Where an output column comes from; the numbers are the core's (sampler.hpp, Source).
 _ROW, _SUCCESSOR, _N_STEP_SUM, _TERMINATED, _TRUNCATED, _DISCOUNT, _STEPS = range(7)
 _MAX_FORMATS = 64
+_OWN_STREAMS = 1 << 31  # streams that callers name, apart from those that are handed out
 _MAX_ROWS = (1 << 31) - 1
 
 
@@ -60,8 +61,7 @@ class Reader:
                         self._stream = self._native.next_stream()
                     chosen = self._stream
                 else:
-                    # apart from the streams that are handed out
-                    chosen = 1 << 31 | whole_number("stream", stream, 0, (1 << 31) - 1)
+                    chosen = _OWN_STREAMS | whole_number("stream", stream, 0, (1 << 31) - 1)
                 batch = self._batches.get(chosen, 0)
                 self._batches[chosen] = batch + 1
             staging: native.Staging | None = None
@@ -73,12 +73,45 @@ class Reader:
                         if self._batches.get(chosen) == batch + 1:
                             self._batches[chosen] = batch
             if staging is None:
-                raise self._timeout(timeout, live, needed, total)
+                raise self.timed_out(timeout, live, needed, total)
             return Batch(staging, self._format(n, sampler))
         finally:
             self._idle.append(sampler)
             if self._closed:
                 self.close()
+
+    # ---- for loaders: streams are counted here, so that a stream goes on whoever draws from it next
+
+    def reserve(self, stream: int | None) -> tuple[int, int]:
+        """Return the core's number of a stream, a new one if None, and of the first batch to draw from it."""
+        if stream is None:
+            return self._native.next_stream(), 0
+        chosen = _OWN_STREAMS | stream
+        with self._lock:
+            if self._forks != self._attachment.forks:
+                self._forks, self._stream, self._batches = self._attachment.forks, None, {}
+            return chosen, self._batches.get(chosen, 0)
+
+    def advance(self, stream: int, batch: int) -> None:
+        """The next batch of `stream`, if nobody is further."""
+        with self._lock:
+            if batch > self._batches.get(stream, 0):
+                self._batches[stream] = batch
+
+    def loader(
+        self, core: native.Table, settings: native.LoaderSettings, pool: native.StagingPool | None
+    ) -> native.Loader:
+        spec = self._spec
+        return native.Loader(
+            core, self._outputs, spec.steps, spec.gamma, self._double, self._table_weights, settings, pool
+        )
+
+    def format_of(self, n: int) -> BatchFormat:
+        sampler = self._take()
+        try:
+            return self._format(n, sampler)
+        finally:
+            self._idle.append(sampler)
 
     def close(self) -> None:
         """Let go of the store; calls that are waiting raise StoreClosed."""
@@ -115,7 +148,7 @@ class Reader:
             found = self._formats[n] = BatchFormat.make(n, self.schema, sampler.offsets(n))
         return found
 
-    def _timeout(self, timeout: float | None, live: int, needed: int, total: float) -> SampleTimeout:
+    def timed_out(self, timeout: float | None, live: int, needed: int, total: float) -> SampleTimeout:
         name = self._spec.name
         if live < needed:
             return SampleTimeout(

@@ -285,6 +285,8 @@ class Store:
         """
         if not self._native.closed:
             self._native.shutdown()  # first of all: calls that wait, maybe with a lock, must come back
+        for table in list(self._tables.values()):
+            table._close_loaders()  # without the lock: a transform may be asking for it
         with self._lock:
             for writer in list(self._writers):
                 writer.close()

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
@@ -14,6 +15,7 @@ from conduit import rows
 from conduit.batch import Batch
 from conduit.blocks import BlockView
 from conduit.extend import Extender
+from conduit.loader import Loader, LoaderSettings
 from conduit.metrics import TableMetrics
 from conduit.samplers import Prioritized
 from conduit.sampling import Reader
@@ -64,6 +66,7 @@ class Table:
         self._layout = self._spec.block_layout()
         self._reader = Reader(core, store._native, self._spec)
         self._extender = Extender(self)
+        self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._populating: threading.Thread | None = None
 
     @property
@@ -154,6 +157,47 @@ class Table:
             LockTimeout: a stopped process holds the index lock; names it.
         """
         return self._reader.sample(n, timeout, stream)
+
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        prefetch: int | str = "auto",
+        max_priority_drift: float | None = None,
+        device: Any = None,
+        transform: Callable[[Batch], Any] | None = None,
+        timeout: float | None = 10.0,
+        stream: int | None = None,
+        max_staging: str | int = "256MiB",
+    ) -> Loader:
+        """Return a loader: `for batch in table.loader(256): ...` prepares batches while you compute.
+
+        Batch b of a stream has the rows that `sample(batch_size, stream=stream)` gives as its b-th, at any depth, as
+        long as the table does not change. `stream` is the loader's alone while it lives.
+        `prefetch`: batches prepared ahead; 0 prepares each at the call. "auto" follows p95(preparation) / computing,
+        plus one, as far as `max_staging` bytes of buffers and the semantics allow: a prioritized table without
+        `max_priority_drift` prepares one ahead.
+        `max_priority_drift`: largest total variation distance, for each draw, between the distribution drawn from
+        and that at hand-over. Batches beyond it are drawn again. 0 is exact: as if drawn when handed over.
+        `transform`: called with each Batch in a thread of the loader; the loader then yields what it returns.
+        `device`: "cuda:0", say; the loader yields batches of tensors there, copied on a side stream from pinned
+        memory. `timeout`: seconds that `next` waits for rows; None waits for ever.
+
+        Raises:
+            ConfigError: a number that is not allowed, no such device, or batches that do not fit in max_staging.
+            MissingExtra: device without torch. StoreClosed: the store was closed here.
+        """
+        settings = LoaderSettings(
+            batch_size=batch_size,
+            prefetch=prefetch,
+            max_priority_drift=max_priority_drift,
+            device=device,
+            transform=transform,
+            timeout=timeout,
+            stream=stream,
+            max_staging=max_staging,
+        )
+        return Loader(self, settings)
 
     def rows(self, keys: Any) -> Batch:
         """Copy out the windows of given rows, in the order of `keys` (uint64).
@@ -286,6 +330,10 @@ class Table:
         self._populating = threading.Thread(target=populate, name=f"conduit-populate-{self.name}", daemon=True)
         _populators.add(self._populating)
         self._populating.start()
+
+    def _close_loaders(self) -> None:
+        for loader in list(self._loaders):
+            loader.close()
 
     def _close(self) -> None:
         if self._populating is not None:

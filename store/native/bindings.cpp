@@ -20,6 +20,7 @@
 #include "dlpack.hpp"
 #include "error.hpp"
 #include "failpoints.hpp"
+#include "loader.hpp"
 #include "row_reader.hpp"
 #include "sampler.hpp"
 #include "staging.hpp"
@@ -385,6 +386,84 @@ class PySampler : public Handle<Sampler> {
   }
 };
 
+// Calls that hold the interpreter's lock come in; waits and draws let go of it.
+class PyLoader : public Handle<Loader> {
+ public:
+  PyLoader(const PyTable& table, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward, bool table_weights,
+           const LoaderSettings& settings, std::shared_ptr<StagingPool> pool)
+      : Handle(std::make_shared<Loader>(table.get(), PySampler::make_plan(*table.get(), outputs, steps, gamma, double_reward, table_weights), settings, pool ? std::move(pool) : staging_pool()), table.store()) {}
+
+  // (buffer, token, tokens discarded, number of the next batch, 0, 0), or after the timeout
+  // (None, 0, tokens discarded, live steps, steps needed, total priority)
+  std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::vector<std::uint64_t>, std::uint64_t, std::uint64_t, double> next(std::optional<double> timeout) {
+    const auto loader = get();
+    const std::uint64_t began = now_ns();
+    const Deadline deadline(timeout);
+    Prepared batch;
+    std::vector<std::uint64_t> discarded;
+    for (bool first = true;; first = false) {
+      std::uint64_t slice;
+      try {
+        slice = deadline.slice();
+      } catch (...) {
+        loader->gave_up(began);
+        throw;
+      }
+      if (slice == 0 && !first) break;
+      nb::gil_scoped_release release;
+      if (loader->next(began, slice, &batch, &discarded)) {
+        nb::gil_scoped_acquire acquire;
+        return {std::move(batch.staging), batch.token, std::move(discarded), batch.number + 1, 0, 0.0};
+      }
+    }
+    loader->gave_up(began);
+    const SampleState state = loader->state();
+    return {nullptr, 0, std::move(discarded), state.live_steps, state.needed, state.total};
+  }
+
+  std::shared_ptr<Loader> get() const {
+    if (closed()) fail(ErrorCode::closed, "this loader of store '%s' is closed: call table.loader() for a new one", store().c_str());
+    return Handle::get();
+  }
+
+  // For a producer in Python. (status, batch): 0 = there is one, 1 = not yet, 2 = stop.
+  std::tuple<int, std::shared_ptr<Prepared>> prepare(double seconds) {
+    const auto loader = get();
+    auto batch = std::make_shared<Prepared>();
+    nb::gil_scoped_release release;
+    const PrepareStatus status = loader->prepare(static_cast<std::uint64_t>(seconds * 1e9), batch.get());
+    return {static_cast<int>(status), status == PrepareStatus::ready ? std::move(batch) : nullptr};
+  }
+
+  void close() {
+    if (closed()) return;
+    unlocked([](Loader& l) { l.close(); });
+    if (closed()) return;  // another thread was here meanwhile
+    release();
+  }
+};
+
+// Pinned staging memory: `pin(address, bytes)` for each new buffer, `unpin(address, bytes)` before it is freed.
+std::shared_ptr<StagingPool> pinned_pool(nb::object pin, nb::object unpin) {
+  const auto hook = [](nb::object call, bool quiet) -> StagingPool::Hook {
+    // Shared, and freed under the interpreter's lock, whichever thread is the last.
+    std::shared_ptr<nb::object> held(new nb::object(std::move(call)), [](nb::object* object) {
+      nb::gil_scoped_acquire acquire;
+      delete object;
+    });
+    return [held, quiet](std::byte* at, std::size_t bytes) {
+      nb::gil_scoped_acquire acquire;
+      try {
+        (*held)(reinterpret_cast<std::uint64_t>(at), bytes);
+      } catch (nb::python_error& error) {
+        if (!quiet) throw;
+        error.discard_as_unraisable("unpinning a staging buffer");
+      }
+    };
+  };
+  return std::make_shared<StagingPool>(hook(std::move(pin), false), hook(std::move(unpin), true));
+}
+
 // Test hook: the sum tree on memory of its own.
 class PySumTree {
  public:
@@ -465,7 +544,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
     while (at < n && p[at] >= 0.0f && p[at] <= std::numeric_limits<float>::max()) ++at;
     return at;
   }, "priorities"_a, "n"_a);
-  m.def("staging_kept_bytes", [] { return staging_pool().kept(); });
+  m.def("staging_kept_bytes", [] { return staging_pool()->kept(); });
 
   nb::class_<TableSpec>(m, "TableSpec")
       .def("__init__", [](TableSpec* self, const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets, const std::vector<std::uint64_t>& row_bytes,
@@ -503,6 +582,21 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_prop_ro("name", [](PyAttachment& a) { return a.store(); })
       .def("tables", &PyAttachment::tables)
       .def("processes", &PyAttachment::processes)
+      // (began ns, duration ns, stage, behind, process slot, thread, table, rows), oldest first
+      .def("spans", [](PyAttachment& a, std::uint64_t since_ns) {
+        std::vector<std::tuple<std::uint64_t, std::uint64_t, int, bool, int, std::uint32_t, int, std::uint32_t>> result;
+        for (const Span& s : read_spans(a.get()->segments().spans(), since_ns)) {
+          result.emplace_back(s.began_ns, s.duration_ns, static_cast<int>(s.stage), s.behind, s.process, s.thread, s.table, s.rows);
+        }
+        return result;
+      }, "since_ns"_a)
+      // Test hook: nanoseconds that leaving a span takes, the mean of `n`.
+      .def("time_spans", [](PyAttachment& a, std::uint64_t n) {
+        const auto process = a.get();
+        const std::uint64_t began = now_ns();
+        for (std::uint64_t i = 0; i < n; ++i) leave_span(*process, Stage::extend, 0, i, began, began + i);
+        return static_cast<double>(now_ns() - began) / static_cast<double>(n);
+      }, "n"_a)
       .def("populate", [](PyAttachment& a, std::uint64_t offset, std::uint64_t bytes) {
         a.unlocked([&](Process& p) { p.segments().populate(offset, bytes); });
       }, "offset"_a, "bytes"_a)
@@ -533,6 +627,16 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("next_stream", [](PyTable& t) { return static_cast<std::uint32_t>(t.get()->shared().streams.fetch_add(1)); })
       .def("steps", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.steps(); }); })
       .def("clear", [](PyTable& t) { t.unlocked([](TableCore& c) { c.clear(); }); })
+      .def("mark", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.mark_now(); }); })
+      // (bound of the total variation distance for each draw, whether a draw may give something else)
+      .def("drift", [](PyTable& t, const DrawMark& mark) {
+        const DriftSince since = t.unlocked([&](TableCore& c) {
+          DriftSince found;
+          c.drift(&mark, 1, &found);
+          return found;
+        });
+        return std::make_tuple(since.bound, since.changed);
+      }, "mark"_a)
       .def("verify", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.verify(); }); })
       .def("live_blocks", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.live_blocks(); }); })
       .def("configure", [](PyTable& t, double alpha, double beta, double eps, std::uint64_t min_size) {
@@ -584,6 +688,39 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("offsets", [](PySampler& s, std::uint64_t n) { return s.get()->plan().offsets(n); }, "n"_a)
       .def("sample", &PySampler::sample, "n"_a, "stream"_a, "batch"_a, "timeout"_a.none())
       .def("read", &PySampler::read, "keys"_a, "n"_a);
+
+  nb::class_<DrawMark>(m, "DrawMark").def_prop_ro("total", [](const DrawMark& mark) { return mark.total; });
+  nb::class_<StagingPool>(m, "StagingPool")
+      .def_prop_ro("kept", &StagingPool::kept);
+  m.def("pinned_pool", &pinned_pool, "pin"_a, "unpin"_a);
+  nb::class_<Prepared>(m, "Prepared")
+      .def_prop_ro("staging", [](const Prepared& p) { return p.staging; })
+      .def_prop_ro("token", [](const Prepared& p) { return p.token; });
+  nb::class_<LoaderSettings>(m, "LoaderSettings")
+      .def("__init__", [](LoaderSettings* self, std::uint32_t n, std::uint32_t stream, std::uint64_t first, std::uint32_t depth, std::uint32_t most, std::optional<double> max_drift, bool measured, bool own_thread) {
+        new (self) LoaderSettings{n, stream, first, depth, most, max_drift, measured, own_thread};
+      }, "n"_a, "stream"_a, "first"_a, "depth"_a, "most"_a, "max_drift"_a.none(), "measured"_a, "own_thread"_a);
+  nb::class_<PyLoader>(m, "Loader")
+      .def(nb::init<const PyTable&, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>&, std::uint32_t, double, bool, bool, const LoaderSettings&, std::shared_ptr<StagingPool>>(),
+           "table"_a, "outputs"_a, "steps"_a, "gamma"_a, "double_reward"_a, "table_weights"_a, "settings"_a, "pool"_a.none())
+      .def("next", &PyLoader::next, "timeout"_a.none())
+      .def("prepare", &PyLoader::prepare, "seconds"_a)
+      .def("push", [](PyLoader& l, Prepared& batch) {
+        const auto loader = l.get();
+        return loader->push(batch);
+      }, "batch"_a)
+      .def("fail", [](PyLoader& l) {
+        l.get()->producer_failed(std::make_exception_ptr(Error(ErrorCode::closed, "the preparation of this loader's batches has ended")));
+      })
+      .def("handed_later", [](PyLoader& l) { l.get()->handed_later(); })
+      .def("check", [](PyLoader& l) { l.get()->check(); })
+      .def("close", &PyLoader::close)
+      .def_prop_ro("closed", [](PyLoader& l) { return l.closed() || l.get()->closed(); })
+      .def_prop_ro("number", [](PyLoader& l) { return l.get()->number(); })
+      .def("metrics", [](PyLoader& l) {
+        const LoaderMetrics x = l.get()->metrics();
+        return std::make_tuple(x.batches, x.redrawn, x.exposed_ns, x.hidden_ns, x.depth, x.ready, x.drift_last, x.drift_max, x.drift_sum);
+      });
 
   nb::class_<PySumTree>(m, "SumTree")
       .def(nb::init<std::uint64_t>(), "leaves"_a)

@@ -26,14 +26,17 @@ void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
   block.evicted.store(to, std::memory_order_release);
   FAILPOINT(evict_marked);
   double* leaves = sum_.leaves();
+  double change = 0.0;
   for (std::uint32_t slot = base + from; slot < base + to; ++slot) {
     std::atomic_ref flags(flags_[slot]);
     flags.store(flags.load(std::memory_order_relaxed) & static_cast<std::uint8_t>(~kReady), std::memory_order_relaxed);
+    change += leaves[slot];
     leaves[slot] = 0.0;
   }
   FAILPOINT(evict_leaves);
   if (t_.prioritized) extremes_.refresh(base + from, base + to - 1);
   sum_.refresh(&range, 1);
+  moved(change, to - from);
   journal_done();
   const std::uint32_t folded = std::min(to, block.folded.load(std::memory_order_relaxed));
   const std::uint32_t steps = from < folded ? count_steps(b, from, folded) : 0;

@@ -66,10 +66,14 @@ void TableCore::fold() {
     }
   }
   t_.active_count = kept;
-  if (t_.live_steps > t_.max_size) evict_surplus();
+  const std::uint64_t surplus = t_.live_steps > t_.max_size ? t_.live_steps - t_.max_size : 0;
+  const std::uint64_t evicting = surplus > 0 ? now_ns() : 0;
+  if (surplus > 0) evict_surplus();
   if (folded_any) {
     FAILPOINT(fold_end);
-    t_.counters.fold_ns.fetch_add(now_ns() - began, std::memory_order_relaxed);
+    const std::uint64_t ended = now_ns();
+    t_.counters.fold_ns.fetch_add(ended - began, std::memory_order_relaxed);
+    if (surplus > 0) span(Stage::evict, surplus, evicting, ended);
   }
 }
 
@@ -166,6 +170,7 @@ void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
     float largest = t_.prioritized ? extremes_.all().largest : 0.0f;
     float memo_raw = -1.0f;  // runs of equal priorities (the default, mostly) cost one pow
     double memo_mass = t_.prioritized ? 0.0 : 1.0;
+    double change = 0.0;
     for (std::size_t i = start; i < end; ++i) {
       const std::uint32_t slot = slots[i];
       std::atomic_ref flags(flags_[slot]);
@@ -184,6 +189,7 @@ void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
       }
       flags.store(flags.load(std::memory_order_relaxed) | kReady, std::memory_order_relaxed);
       FAILPOINT(fold_row_ready);
+      change += std::abs(memo_mass - leaves[slot]);
       leaves[slot] = memo_mass;
     }
     FAILPOINT(tree_leaves_written);
@@ -191,6 +197,7 @@ void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
       for (const LineRange& r : ranges) extremes_.refresh(r.first * kFanOut, std::min(r.last * kFanOut + kFanOut - 1, t_.n_blocks * t_.rows_per_block - 1));
     }
     sum_.refresh(ranges.data(), static_cast<std::uint32_t>(ranges.size()));
+    moved(change, end - start);
     journal_done();
     start = end;
   }

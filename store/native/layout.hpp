@@ -1,7 +1,7 @@
 // The shared layout: what lies where in the two segments of a store, who writes it, and what a crash leaves.
 //
-//   control segment                                   data segment
-//   | Header | ProcessSlot x P | Table x T | heap |   | table 0: block 0, block 1, ... | table 1: ... |
+//   control segment                                              data segment
+//   | Header | ProcessSlot x P | Table x T | SpanRing | heap |   | table 0: block 0, block 1, ... | table 1: ... |
 //
 // Offsets, never pointers: every process maps the segments somewhere else.
 // Changing any struct below is a format change: bump kLayoutVersion (the fingerprint catches the forgotten bump).
@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 2;
+inline constexpr std::uint32_t kLayoutVersion = 3;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -25,6 +25,7 @@ inline constexpr std::uint32_t kJournalEntries = 4096;
 inline constexpr std::uint32_t kPublications = 3;      // blocks that one append may publish into together
 inline constexpr std::uint32_t kNoRow = 0xffffffffu;
 inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
+inline constexpr std::uint32_t kSpans = 32'768;
 
 // Row key: 36-bit generation of the block above a 28-bit slot. Slot = block * rows_per_block + row.
 inline constexpr unsigned kSlotBits = 28;
@@ -144,6 +145,16 @@ struct alignas(64) Counters {
   std::atomic<std::uint64_t> append_ns, append_wait_ns, append_calls, update_ns;  // by writers and updaters, after the call
 };
 
+// How far the distribution of draws has moved: D = sum of |leaf changes|, never below the truth. Under the index lock.
+// D is kept in two doubles and begins anew, in another era, when it has outgrown the tree's total so far that small changes
+// would be lost. `changes` moves whenever a draw made now may differ from one made before.
+// Crash: a holder may die between a leaf and D. Recovery opens another era, in which nothing before is known.
+struct Drift {
+  double sum, rest;
+  std::uint64_t changes;
+  std::uint64_t era;
+};
+
 // A table. Immutable after creation unless marked; offsets are from the control segment's start.
 struct alignas(64) Table {
   char name[kNameBytes];
@@ -180,6 +191,7 @@ struct alignas(64) Table {
   std::uint32_t rebuild;          // 1 while every leaf is being recomputed: recovery then does all of them
   std::atomic<std::uint32_t> publications_used;  // entries valid; 0 when no append is half published
   Publication publications[kPublications];
+  Drift drift;
   alignas(64) std::atomic<std::uint32_t> journal_used;  // entries valid; 0 when the tree is consistent
   JournalEntry journal[kJournalEntries];
 
@@ -192,6 +204,16 @@ struct alignas(64) Table {
   Counters counters;
 };
 
+// What took how long, newest kSpans of the store; see spans.hpp. Written by anybody, without a lock. Crash: an entry that is
+// not whole, and is skipped.
+struct SpanEntry {
+  std::atomic<std::uint64_t> word[4];
+};
+struct alignas(64) SpanRing {
+  std::atomic<std::uint64_t> head;  // spans left so far
+  alignas(64) SpanEntry entries[kSpans];
+};
+
 // What two builds must agree on before they share a segment.
 inline std::uint64_t fingerprint() {
   std::uint64_t h = 1469598103934665603ull;
@@ -199,7 +221,7 @@ inline std::uint64_t fingerprint() {
                           std::uint64_t{sizeof(Table)}, std::uint64_t{sizeof(Block)}, std::uint64_t{sizeof(pthread_mutex_t)},
                           std::uint64_t{offsetof(Table, index)}, std::uint64_t{offsetof(Table, journal)},
                           std::uint64_t{offsetof(Table, counters)}, std::uint64_t{kJournalEntries},
-                          std::uint64_t{kPublications}}) {
+                          std::uint64_t{kPublications}, std::uint64_t{sizeof(SpanRing)}}) {
     h = (h ^ v) * 1099511628211ull;
   }
   return h >> 1;  // fits a signed 64-bit integer of other languages

@@ -59,7 +59,7 @@ void register_fork_handlers() {
 
 std::uint64_t control_fixed_bytes(std::uint32_t max_processes, std::uint32_t max_tables) {
   return round_up(sizeof(Header) + std::uint64_t{max_processes} * sizeof(ProcessSlot) +
-                      std::uint64_t{max_tables} * sizeof(Table), kPage);
+                      std::uint64_t{max_tables} * sizeof(Table) + sizeof(SpanRing), kPage);
 }
 
 void format_control(int control_fd, std::uint64_t control_bytes, std::uint64_t data_bytes, std::uint32_t max_processes,
@@ -126,6 +126,11 @@ ProcessSlot& Segments::process(std::uint32_t i) const {
 
 Table& Segments::table(std::uint32_t i) const {
   return reinterpret_cast<Table*>(control_ + sizeof(Header) + header().max_processes * sizeof(ProcessSlot))[i];
+}
+
+SpanRing& Segments::spans() const {
+  const Header& h = header();
+  return *control_at<SpanRing>(sizeof(Header) + h.max_processes * sizeof(ProcessSlot) + h.max_tables * sizeof(Table));
 }
 
 void Segments::populate(std::uint64_t offset, std::uint64_t bytes) const {

@@ -22,6 +22,7 @@ class Segments {
   Header& header() const { return *reinterpret_cast<Header*>(control_); }
   ProcessSlot& process(std::uint32_t i) const;
   Table& table(std::uint32_t i) const;
+  SpanRing& spans() const;
   template <class T>
   T* control_at(std::uint64_t offset) const {
     return reinterpret_cast<T*>(control_ + offset);

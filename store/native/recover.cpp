@@ -1,5 +1,6 @@
 // The index lock, and what the next holder does when the last one died inside it: rebuild the derived from the ground truth.
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "failpoints.hpp"
@@ -19,13 +20,17 @@ IndexLock::~IndexLock() { mutex_unlock(table_.shared().index); }
 
 void TableCore::recompute_leaves() {
   const std::uint32_t slots = t_.n_blocks * t_.rows_per_block;
+  double change = 0.0;
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
-    sum_.leaves()[slot] = leaf_of(slot);
+    const double leaf = leaf_of(slot);
+    change += std::abs(leaf - sum_.leaves()[slot]);
+    sum_.leaves()[slot] = leaf;
     FAILPOINT(configure_leaf);
   }
   FAILPOINT(configure_leaves);
   if (t_.prioritized) extremes_.refresh_all();
   sum_.refresh_all();
+  moved(change, slots);
 }
 
 // All blocks of an append that goes in together, or none. What a writer killed in here leaves is completed by the next
@@ -113,6 +118,9 @@ void TableCore::recover() {
     t_.counters.steps_evicted.store(in - t_.live_steps);
   }
   t_.counters.recoveries.fetch_add(1, std::memory_order_relaxed);
+  ++t_.drift.changes;
+  ++t_.drift.era;
+  t_.drift.sum = t_.drift.rest = 0.0;
   FAILPOINT(recover_end);
 }
 

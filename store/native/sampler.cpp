@@ -93,7 +93,8 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
       IndexLock lock(t);
       FAILPOINT(draw_locked);
       t.fold();
-      *state = {shared.live_steps, shared.min_size.load(std::memory_order_relaxed), t.total()};
+      const DrawMark mark = t.mark();
+      *state = {shared.live_steps, shared.min_size.load(std::memory_order_relaxed), mark.total, mark};
       if (state->live_steps < state->needed) return SampleStatus::too_few;
       if (!(state->total > 0.0)) return SampleStatus::no_mass;
       for (std::uint32_t i = 0; i < n; ++i) draws_[i] *= state->total;
@@ -113,8 +114,11 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
     FAILPOINT(gather_begin);
     const bool whole = copy(*epoch, n, offsets.data(), out);
     const bool valid = epoch->leave() && whole;
-    shared.counters.gather_ns.fetch_add(now_ns() - drawn, std::memory_order_relaxed);
+    const std::uint64_t gathered = now_ns();
+    shared.counters.gather_ns.fetch_add(gathered - drawn, std::memory_order_relaxed);
     if (valid) {
+      t.span(Stage::draw, n, began, drawn);
+      t.span(Stage::gather, n, drawn, gathered);
       shared.counters.sampled_rows.fetch_add(n, std::memory_order_relaxed);
       shared.counters.sampled_batches.fetch_add(1, std::memory_order_relaxed);
       return SampleStatus::ok;
@@ -273,7 +277,9 @@ void Sampler::wait(std::uint32_t signal, std::uint64_t timeout_ns) {
   Table& t = table_->shared();
   const std::uint64_t began = now_ns();
   futex_wait(&t.rows_signal, signal, timeout_ns);
-  t.counters.sample_wait_ns.fetch_add(now_ns() - began, std::memory_order_relaxed);
+  const std::uint64_t ended = now_ns();
+  t.counters.sample_wait_ns.fetch_add(ended - began, std::memory_order_relaxed);
+  table_->span(Stage::wait, 0, began, ended);
 }
 
 }  // namespace conduit

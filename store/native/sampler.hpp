@@ -51,6 +51,7 @@ enum class SampleStatus { ok, too_few, no_mass };
 struct SampleState {
   std::uint64_t live_steps = 0, needed = 0;
   double total = 0.0;
+  DrawMark mark;  // of the batch that was drawn
 };
 
 class Sampler {

@@ -239,6 +239,7 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
       masses(priorities + start, leaf.data(), static_cast<std::uint32_t>(end - start));
       journal(lines.data(), used);
       double* leaves = sum_.leaves();
+      double change = 0.0;
       for (std::uint64_t i = start; i < end; ++i) {
         const std::uint32_t slot = slots[i - start];
         if (slot == kNoRow) continue;
@@ -246,11 +247,13 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
         std::atomic_ref(raw_[slot]).store(priorities[i], std::memory_order_relaxed);
         FAILPOINT(tree_raw_written);
         if (!ready(slot)) continue;  // its leaf waits for its successor
+        change += std::abs(leaf[i - start] - leaves[slot]);
         leaves[slot] = leaf[i - start];
         extremes_.changed(slot, before);
       }
       FAILPOINT(tree_leaves_written);
       sum_.refresh(lines.data(), used);
+      moved(change, end - start);
       journal_done();
     }
     FAILPOINT(update_done);
@@ -258,7 +261,9 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
   announce(t_.rows_waiting, t_.rows_signal);  // a table whose priorities were all zero can be drawn from now
   t_.counters.updated.fetch_add(count.applied, std::memory_order_relaxed);
   t_.counters.stale_updates.fetch_add(count.stale, std::memory_order_relaxed);
-  t_.counters.update_ns.fetch_add(now_ns() - began, std::memory_order_relaxed);
+  const std::uint64_t ended = now_ns();
+  t_.counters.update_ns.fetch_add(ended - began, std::memory_order_relaxed);
+  span(Stage::update, n, began, ended);
   return count;
 }
 
@@ -273,6 +278,8 @@ void TableCore::configure(double alpha, double beta, double eps, std::uint64_t m
 
 void TableCore::configure_locked(double alpha, double beta, double eps, std::uint64_t min_size) {
   fold();
+  // weights depend on beta, and whether a draw is allowed on min_size
+  if (beta != t_.beta.load() || min_size != t_.min_size.load()) ++t_.drift.changes;
   t_.beta.store(beta);
   t_.min_size.store(min_size);
   if (alpha != t_.alpha.load() || eps != t_.eps.load()) {

@@ -12,6 +12,7 @@
 
 #include "layout.hpp"
 #include "process.hpp"
+#include "spans.hpp"
 #include "sync.hpp"
 #include "tree.hpp"
 
@@ -34,6 +35,19 @@ struct TableInfo {
   std::uint32_t blocks_open, blocks_free, blocks_retired, blocks_pinned, open_writers;
   double total;
   float max_priority;
+};
+
+// The table as a draw found it: what its drift is measured from.
+struct DrawMark {
+  Drift at{};
+  double total = 0.0;
+};
+
+// From a mark until now. `bound`: no less than the total variation distance, for each draw, between the distribution drawn
+// from and today's; at most 1. `changed`: the same draw made now may give something else.
+struct DriftSince {
+  double bound;
+  bool changed;
 };
 
 struct UpdateCount {
@@ -60,6 +74,9 @@ class TableCore {
   TableCore(std::shared_ptr<Process> process, std::uint32_t index);
 
   Table& shared() const { return t_; }
+  void span(Stage stage, std::uint64_t rows, std::uint64_t began_ns, std::uint64_t ended_ns) const {
+    leave_span(*process_, stage, index_, rows, began_ns, ended_ns);
+  }
   Process& process() const { return *process_; }
   std::shared_ptr<Process> process_handle() const { return process_; }
   std::uint32_t index() const { return index_; }
@@ -80,6 +97,7 @@ class TableCore {
     return make_key(blocks_[block_of(slot)].generation.load(std::memory_order_relaxed), slot);
   }
   bool live(std::uint64_t key, std::uint32_t* slot) const;
+  DrawMark mark() const { return {t_.drift, sum_.total()}; }
 
   // --- take the lock themselves ---
   // A free block given to a writer of this process, or kNoRow when none can be had now (then `holders` says why).
@@ -94,6 +112,9 @@ class TableCore {
   void clear();
   void configure(double alpha, double beta, double eps, std::uint64_t min_size);
   std::uint64_t steps();  // live steps, exact
+  // Of `n` marks at one moment, what has been published until now included.
+  void drift(const DrawMark* marks, std::uint32_t n, DriftSince* since);
+  DrawMark mark_now();
   TableInfo info();
   std::vector<std::string> verify();
   // Pins a block with rows; fills the rows that are live in it. Returns the ledger entry. Throws stale.
@@ -142,6 +163,7 @@ class TableCore {
   std::uint32_t find_free();
   void give(std::uint32_t b, std::uint64_t writer);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
+  void moved(double change, std::uint64_t n);
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
   void recompute_leaves();
   void complete_publications();

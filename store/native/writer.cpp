@@ -108,8 +108,10 @@ std::uint32_t Writer::append(const Rows& rows) {
   const std::uint64_t began = now_ns();
   const bool together = rows.whole && rows.n <= 2 * table_->shared().rows_per_block;
   const std::uint32_t done = together ? append_together(rows) : append_in_turn(rows);
-  append_ns_ += now_ns() - began;
+  const std::uint64_t ended = now_ns();
+  append_ns_ += ended - began;
   ++append_calls_;
+  if (rows.n > 1) table_->span(Stage::extend, done, began, ended);  // single rows come too often
   if (done > 0) announce(table_->shared().rows_waiting, table_->shared().rows_signal);
   return done;
 }
