@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from conduit import ConduitError, __version__
 
@@ -41,12 +42,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="train a DQN on CartPole from actor processes, with a report")
-    demo.add_argument("--steps", type=_positive, help="env steps to give up after")
+    demo = commands.add_parser("demo", help="RLlib's DQN on CartPole, stock and then through Conduit, with a report")
+    demo.add_argument("--steps", type=_positive, help="env steps of each run; with --plain, to give up after")
     demo.add_argument("--seed", type=int, help="seed of networks, environments and draws")
-    demo.add_argument("--actors", type=_positive, help="actor processes")
     demo.add_argument("--out", help="folder for the plot")
-    demo.set_defaults(command=_demo)
+    demo.add_argument("--plain", action="store_true", help="without RLlib: a DQN in plain PyTorch, actor processes")
+    demo.add_argument("--actors", type=_positive, help="actor processes; only with --plain")
+    demo.set_defaults(command=_demo, parser=demo)
+
+    bench = commands.add_parser("bench", help="measure on this machine")
+    benches = bench.add_subparsers(title="benchmarks", required=True, metavar="WHAT")
+    rllib = benches.add_parser("rllib", help="a training step of RLlib, stock and through Conduit in turns")
+    rllib.add_argument("--quick", action="store_true", help="four cells of the 24, short: a few minutes")
+    rllib.add_argument("--only", metavar="PATTERN", help="cells, as in 'dqn/*/64x64/0'")
+    rllib.add_argument("--steps", type=_positive, metavar="N", help="training steps of each side (300, quick 200)")
+    rllib.add_argument("--rounds", type=_positive, metavar="R", help="turns that they are divided into (6, quick 4)")
+    rllib.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (runs/<time>-bench-rllib)")
+    rllib.add_argument("--seed", type=int, metavar="S", default=1, help="seed of both sides (%(default)s)")
+    rllib.set_defaults(command=_bench_rllib)
 
     ls = commands.add_parser("ls", help="list the stores of this node")
     ls.set_defaults(command=_ls)
@@ -58,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     trace = commands.add_parser("trace", help="write what a store's processes did, for ui.perfetto.dev")
     trace.add_argument("name", help="the store's name")
     trace.add_argument("--out", default="trace.json", help="the file to write (trace.json)")
-    trace.add_argument("--seconds", type=_seconds, help="only the last so many; all that the store remembers if left out")
+    trace.add_argument("--seconds", type=_seconds, help="only the last so many; all that is remembered if left out")
     trace.set_defaults(command=_trace)
 
     gc = commands.add_parser("gc", help="remove the names that killed stores left behind")
@@ -82,10 +95,22 @@ def _seconds(text: str) -> float:
 
 
 def _demo(args: argparse.Namespace) -> int:
+    if args.actors is not None and not args.plain:
+        args.parser.error("--actors: only with --plain; RLlib's demo has one env runner, in the driver")
     from conduit import demo
 
+    if not args.plain:
+        return demo.run_rllib(steps=args.steps, seed=args.seed, out=args.out and Path(args.out))
     given = {name: getattr(args, name) for name in ("steps", "seed", "actors", "out")}
     return demo.run([f"--{name}={value}" for name, value in given.items() if value is not None])
+
+
+def _bench_rllib(args: argparse.Namespace) -> int:
+    from conduit.rllib import measure
+
+    return measure.run(
+        quick=args.quick, only=args.only, steps=args.steps, rounds=args.rounds, seed=args.seed, out=args.out
+    )
 
 
 def _ls(_args: argparse.Namespace) -> int:

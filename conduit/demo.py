@@ -1,4 +1,7 @@
-"""`conduit demo`: runs examples/dqn.py, from a checkout or from an installed wheel."""
+"""`conduit demo`: RLlib's DQN, stock and through Conduit; with --plain examples/dqn.py.
+
+The example runs from a checkout or from an installed wheel.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,21 @@ from pathlib import Path
 
 from conduit_store.errors import ConduitError, MissingExtra
 
-__all__ = ["examples_dir", "run"]
+__all__ = ["examples_dir", "run", "run_rllib"]
 
 NEEDS = ("torch", "gymnasium", "matplotlib", "rich")
+
+
+def run_rllib(*, steps: int | None = None, seed: int | None = None, out: Path | None = None) -> int:
+    """Train RLlib's DQN twice, report what changed, and return the exit status; see `conduit.rllib.demo.run`.
+
+    Raises:
+        MissingExtra: ray, torch, gymnasium, matplotlib or rich is not installed.
+        ConfigError: so few `steps` (env steps of each run) that nothing would be learnt.
+    """
+    from conduit.rllib import demo
+
+    return demo.run(steps=steps, seed=seed, out=out)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -27,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
     """
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingExtra(f"the demo needs {', '.join(missing)}: pip install 'conduit-edp[demo]'")
+        raise MissingExtra(f"conduit demo --plain needs {', '.join(missing)}: pip install 'conduit-edp[demo]'")
     folder = str(examples_dir())
     # Until the example handles Ctrl-C by itself, the system does: no traceback out of an import.
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)

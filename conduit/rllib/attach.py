@@ -6,10 +6,11 @@ import uuid
 from functools import partial
 from typing import Any, NamedTuple
 
+from conduit.loader import LoaderSettings
 from conduit.rllib.env_runner import StoringEnvRunner, storing
 from conduit.rllib.ingest import Address
 from conduit.rllib.learner import BatchLearner, taking_batches
-from conduit.rllib.replay import PrioritizedReplay, Replay
+from conduit.rllib.replay import Delivering, PrioritizedReplay, Replay
 from conduit.samplers import Prioritized, Uniform
 from conduit.store import Store
 from conduit_store.errors import ConfigError, MissingExtra
@@ -25,7 +26,7 @@ class Settings(NamedTuple):
     host_memory: str | int | None
     max_size: int | None
     mean_episode_length: float
-    sample_timeout: float | None
+    delivering: Delivering
 
 
 def attach(
@@ -34,6 +35,8 @@ def attach(
     host_memory: str | int | None = None,
     max_size: int | None = None,
     mean_episode_length: float = 100.0,
+    prefetch: int | str = "auto",
+    max_priority_drift: float | None = None,
     sample_timeout: float | None = 60.0,
 ) -> Any:
     """Let an RLlib config's algorithm keep its experience in a Conduit store. Returns the config.
@@ -50,6 +53,9 @@ def attach(
     `host_memory`: what the store may take, as "4GiB"; half of what is available if None. Replay memory is reserved
     whole when the first step comes. `max_size`: rows of the replay; the buffer's `capacity` if None.
     `mean_episode_length`: steps of a typical episode, or fewer: there is room for that many final observations.
+    `prefetch`, `max_priority_drift`: batches prepared behind the update, see `Table.loader`. "auto" prepares one ahead
+    at most under prioritized replay: drawn before the update that runs meanwhile has set its priorities. With prefetch
+    0, or a drift of 0, a batch is drawn from all priorities set until it is asked for, as RLlib does.
     `sample_timeout`: seconds that a draw may wait for rows.
 
     Raises:
@@ -70,7 +76,9 @@ def attach(
         name = getattr(config.algo_class, "__name__", "no algorithm")
         raise ConfigError(f"attach() got a config for {name}: DQN, SAC and what derives from them are covered")
     _check(config)
-    settings = Settings(host_memory, max_size, mean_episode_length, sample_timeout)
+    delivering = Delivering(prefetch, max_priority_drift, sample_timeout)
+    LoaderSettings(batch_size=1, prefetch=prefetch, max_priority_drift=max_priority_drift, timeout=sample_timeout)
+    settings = Settings(host_memory, max_size, mean_episode_length, delivering)
     config.env_runners(env_runner_cls=storing(config.env_runner_cls or SingleAgentEnvRunner))
     config.learners(learner_class=taking_batches(config.learner_class))
     config.callbacks(
@@ -136,7 +144,7 @@ def _on_algorithm_init(settings: Settings, *, algorithm: Any, **_: Any) -> None:
         seed=config.seed or 0,
     )
     store = Store.create(name, settings.host_memory)
-    replay = kind(store, address, saved=bool(config.store_buffer_in_checkpoints), timeout=settings.sample_timeout)
+    replay = kind(store, address, settings.delivering, saved=bool(config.store_buffer_in_checkpoints))
     try:
         _register()
         if not isinstance(algorithm.learner_group._learner, BatchLearner):

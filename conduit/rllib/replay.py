@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from conduit.batch import Batch
+from conduit.loader import Loader
 from conduit.rllib.ingest import Address, Fragment, FragmentWriter
 from conduit.rllib.saved import append_saved, saved_rows
 from conduit.samplers import Prioritized
@@ -62,18 +63,27 @@ class Delivery:
         return TrainingData(batch=MultiAgentBatch({module_id: SampleBatch(self.columns())}, env_steps=n))
 
 
+class Delivering(NamedTuple):
+    """How batches are prepared: see `Table.loader`."""
+
+    prefetch: int | str
+    max_priority_drift: float | None
+    timeout: float | None
+
+
 class Replay:
     """Uniform replay. What RLlib's training step asks of its `local_replay_buffer`, and no more."""
 
-    def __init__(self, store: Store, address: Address, *, saved: bool, timeout: float | None = 60.0) -> None:
+    def __init__(self, store: Store, address: Address, delivery: Delivering, *, saved: bool) -> None:
         self.store = store
         self.saved = saved  # in the algorithm's checkpoints
         self.address = address
-        self._timeout = timeout
+        self._delivery = delivery
+        self._loader: Loader | None = None
         self._table: Table | None = None
         self._writer: FragmentWriter | None = None
         self._keys: Any = None  # of the batch delivered last
-        self._added = self._episodes = 0
+        self._added = self._episodes = self._delivered = 0
 
     @property
     def table(self) -> Table:
@@ -133,6 +143,7 @@ class Replay:
             self._set_beta(beta)
         batch = self._draw(num_items)
         self._keys = batch.keys
+        self._delivered += len(batch)
         return [Delivery(batch)]
 
     def _draw(self, n: int) -> Batch:
@@ -142,7 +153,20 @@ class Replay:
             raise SampleTimeout(
                 "no env runner has written a step yet: raise num_steps_sampled_before_learning_starts"
             ) from None
-        return table.sample(n, timeout=self._timeout)
+        loader = self._loader
+        if loader is None or loader.settings.batch_size != n:
+            self._close_loader()
+            prefetch, drift, timeout = self._delivery
+            loader = self._loader = table.loader(
+                n, prefetch=prefetch, max_priority_drift=drift, timeout=timeout, stream=0
+            )
+        batch: Batch = loader.next()
+        return batch
+
+    def _close_loader(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+            self._loader = None
 
     def _set_beta(self, beta: float) -> None:
         """Nothing is weighted here."""
@@ -159,14 +183,16 @@ class Replay:
         report: dict[str, Any] = {
             "num_env_steps_added_lifetime": self._added,
             "num_episodes_added_lifetime": self._episodes,
+            "num_env_steps_sampled_lifetime": self._delivered,
         }
         table = self._existing()
         if table is not None:
             info = table.info()
             report["num_env_steps_stored"] = info.rows
             report["num_env_steps_evicted_lifetime"] = info.evicted
-            report["num_env_steps_sampled_lifetime"] = info.sampled
             report["conduit"] = info._asdict()
+        if self._loader is not None:
+            report["delivery"] = self._loader.metrics()._asdict()
         return report
 
     def get_num_timesteps(self, module_id: Any = None) -> int:
@@ -182,7 +208,13 @@ class Replay:
         table = self._existing()
         rows = None if table is None else saved_rows(table)
         schema = None if table is None else table.schema.to_json()
-        return {"schema": schema, "rows": rows, "added": self._added, "episodes": self._episodes}
+        return {
+            "schema": schema,
+            "rows": rows,
+            "added": self._added,
+            "episodes": self._episodes,
+            "delivered": self._delivered,
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Put back what get_state has returned; what is stored now is dropped.
@@ -190,8 +222,9 @@ class Replay:
         Raises:
             ConfigError: the rows have other columns than the table that is there.
         """
-        self._added, self._episodes = state["added"], state["episodes"]
+        self._added, self._episodes, self._delivered = state["added"], state["episodes"], state["delivered"]
         self._keys = None
+        self._close_loader()  # what it has prepared is of the rows before
         table = self._existing()
         if state["schema"] is not None:
             table = self._table = self.address.table(self.store, Schema.from_json(state["schema"]))
@@ -202,6 +235,7 @@ class Replay:
 
     def close(self) -> None:
         """Close the store; its memory goes once the env runners have stopped. Idempotent."""
+        self._close_loader()
         if self._writer is not None:
             self._writer.close()
         self.store.close()

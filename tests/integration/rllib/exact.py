@@ -94,7 +94,6 @@ class Twins:
 
     def update(self, algo: Any, episodes: list[Any]) -> Any:
         torch.manual_seed(self.sampled)
-        np.random.seed(self.sampled)
         results = algo.learner_group.update(episodes=episodes, timesteps={STEPS: self.sampled})
         errors = results[0]["default_policy"].pop("td_error").peek()
         errors = np.concatenate([np.atleast_1d(np.asarray(e)) for e in errors])
@@ -129,13 +128,13 @@ def exact(make: Any, *, batch: int, updates: int = 10, envs: int = 1) -> None:
     """Ten updates of both on the same draws; batches, TD errors, parameters and optimizer state compared."""
     twins = Twins(make, 400, envs)
     try:
-        stock, ours = twins.learners
+        stock, _ = twins.learners
         before = {k: v.copy() for k, v in stock.get_state()["rl_module"]["default_policy"].items()}
         for i in range(updates):
             episodes, drawn = twins.draw(batch)
             if i == 0:
                 whole = stock._learner_connector(
-                    rl_module=stock.module, batch={}, episodes=[e for e in episodes], shared_data={}, metrics=None
+                    rl_module=stock.module, batch={}, episodes=list(episodes), shared_data={}, metrics=None
                 )["default_policy"]
                 same({k: whole[k] for k in sorted(whole)}, dict(sorted(Delivery(drawn).columns().items())), "batch")
             twins.sampled += 20
@@ -156,7 +155,7 @@ SCENARIOS = {
     "dqn_vector_env": lambda: exact(lambda: dqn(n_step=2), batch=32, envs=3),
     "dqn_uniform": lambda: exact(lambda: dqn(replay_buffer_config=UNIFORM, double_q=False, dueling=False), batch=64),
     "dqn_rainbow": lambda: exact(lambda: dqn(n_step=3, **RAINBOW), batch=32),
-    "sac": lambda: exact(lambda: sac(), batch=256),
+    "sac": lambda: exact(lambda: sac(tau=0.01), batch=256),
     "sac_n_step_3": lambda: exact(lambda: sac(n_step=3), batch=64),
     "sac_uniform": lambda: exact(lambda: sac(replay_buffer_config=UNIFORM), batch=64),
 }

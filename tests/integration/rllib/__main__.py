@@ -1,0 +1,37 @@
+"""Runs scenarios in one process with one Ray: `python -m tests.integration.rllib NAME...`; a JSON line for each."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+
+import ray
+
+from tests.integration.rllib import behaviour, exact
+
+SCENARIOS = {**{f"exact_{name}": run for name, run in exact.SCENARIOS.items()}, **behaviour.SCENARIOS}
+
+
+def main(names: list[str]) -> int:
+    """Run the scenarios called `names`, or all; returns how many failed."""
+    logging.disable(logging.WARNING)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    failed = 0
+    for name in names or SCENARIOS:
+        began = time.monotonic()
+        error = None
+        try:
+            SCENARIOS[name]()
+        except Exception:
+            error = traceback.format_exc()
+            failed += 1
+        print(json.dumps({"scenario": name, "error": error, "seconds": round(time.monotonic() - began, 1)}), flush=True)
+    ray.shutdown()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

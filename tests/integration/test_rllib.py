@@ -1,0 +1,64 @@
+"""RLlib through Conduit, against RLlib itself. Ray starts once for all of it, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "tests" / "integration" / "rllib"  # its files import ray, so they are read here and not imported
+
+EXACT = re.findall(r'^    "(\w+)": lambda', (FOLDER / "exact.py").read_text(), re.M)
+BEHAVIOUR = re.findall(r"^def (\w+)\(\) -> None:", (FOLDER / "behaviour.py").read_text(), re.M)
+SLOW = ("remote_runners", "tune_trials", "crash")  # processes start and die: a minute
+QUICK = [*(f"exact_{name}" for name in EXACT), *(name for name in BEHAVIOUR if name not in SLOW)]
+
+
+@cache
+def outcomes(names: tuple[str, ...]) -> dict[str, str | None]:
+    """Run the scenarios; the traceback of each, None where it passed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.rllib", *names],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"scenario"')]
+    found = {line["scenario"]: line["error"] for line in lines}
+    if sorted(found) != sorted(names):
+        pytest.fail(f"ran {sorted(found)}, status {done.returncode}: {done.stderr[-3000:]}")
+    return found
+
+
+def check(names: tuple[str, ...], name: str) -> None:
+    error = outcomes(names)[name]
+    if error:
+        pytest.fail(error, pytrace=False)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", QUICK)
+def test_rllib(name: str) -> None:
+    check(tuple(QUICK), name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SLOW)
+def test_rllib_with_processes(name: str) -> None:
+    check(SLOW, name)
+
+
+def test_every_scenario_is_run() -> None:
+    assert set(SLOW) < set(BEHAVIOUR)
+    assert len(EXACT) == 8
