@@ -29,7 +29,7 @@ PYTHON = VENV / "bin" / "python"
 STAMPS = VENV / ".conduit"
 LOG = VENV / "setup.log"
 OLDEST = (3, 11)
-EXTRAS = "dev"  # includes torch and demo; ray, CUDA and UCX packages are installed by who needs them
+EXTRAS = "dev"  # includes torch, ray and demo; CUDA and UCX packages are installed by who needs them
 
 PROBE = """#include <Python.h>
 #include <compare>

@@ -59,8 +59,8 @@ class Delivery:
         from ray.rllib.core.learner.training_data import TrainingData
         from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
-        n = len(self.batch)
-        return TrainingData(batch=MultiAgentBatch({module_id: SampleBatch(self.columns())}, env_steps=n))
+        batches = {module_id: SampleBatch(self.columns())}  # type: ignore[no-untyped-call]
+        return TrainingData(batch=MultiAgentBatch(batches, env_steps=len(self.batch)))
 
 
 class Delivering(NamedTuple):
