@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     trace = commands.add_parser("trace", help="write what a store's processes did, for ui.perfetto.dev")
     trace.add_argument("name", help="the store's name")
     trace.add_argument("--out", default="trace.json", help="the file to write (trace.json)")
-    trace.add_argument("--seconds", type=_seconds, help="only the last so many; all that is remembered if left out")
+    trace.add_argument("--seconds", type=_seconds, help="only the last so many; else all that is remembered")
     trace.set_defaults(command=_trace)
 
     gc = commands.add_parser("gc", help="remove the names that killed stores left behind")

@@ -70,12 +70,7 @@ def _category(stage: str, behind: bool) -> str:
 def events(found: Sequence[Span], pids: dict[int, int]) -> list[dict[str, Any]]:
     """Return the trace events of the spans. `pids`: the pid that each process slot has now."""
     made: list[dict[str, Any]] = [
-        {
-            "ph": "M",
-            "name": "process_name",
-            "pid": slot,
-            "args": {"name": f"process slot {slot}, pid {pids.get(slot, 0)}"},
-        }
+        {"ph": "M", "name": "process_name", "pid": slot, "args": {"name": f"slot {slot}, pid {pids.get(slot, 0)}"}}
         for slot in sorted({span.process for span in found})
     ]
     made += [

@@ -32,6 +32,7 @@ PIECE_STEPS = 20  # env steps between two pictures
 RECENT = 50  # training steps in the shown milliseconds
 WINDOW = 20  # episodes in the shown return
 BAR_CELLS = 24
+AGAIN_S = 1.0  # a second Ctrl-C sooner than that is not one
 _EXTRAS = {"ray": "rllib", "torch": "rllib", "gymnasium": "rllib", "matplotlib": "demo", "rich": "demo"}
 
 _RAY_SETTINGS = {
@@ -58,11 +59,13 @@ class Interrupts:
 
     Until `hold()` a signal ends the process at once, with status 128 + signal: there is nothing to clean up, and an
     exception out of the middle of an import would not come out as what it is. From then on the first one sets
-    `requested`, which loops look at, so that nothing is cut off half made; a second raises KeyboardInterrupt.
+    `requested`, which loops look at, so that nothing is cut off half made. One that comes more than a second later
+    raises KeyboardInterrupt; one that comes sooner is the same once more, as `timeout` sends it.
     """
 
     def __init__(self) -> None:
         self.status = 0  # 128 + signal, once there was one
+        self._at = 0.0
         self._held = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -101,8 +104,10 @@ class Interrupts:
             os.write(2, b"\n")
             os._exit(128 + number)
         if self.requested:
-            raise KeyboardInterrupt
-        self.status = 128 + number
+            if time.monotonic() - self._at > AGAIN_S:
+                raise KeyboardInterrupt
+            return
+        self.status, self._at = 128 + number, time.monotonic()
         os.write(2, b"\nconduit: ending, a moment\n")  # print() is not safe here: it may be what was interrupted
 
 

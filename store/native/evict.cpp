@@ -26,11 +26,10 @@ void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
   block.evicted.store(to, std::memory_order_release);
   FAILPOINT(evict_marked);
   double* leaves = sum_.leaves();
-  double change = 0.0;
+  const double change = sum_.range_sum(base + from, base + to);
   for (std::uint32_t slot = base + from; slot < base + to; ++slot) {
     std::atomic_ref flags(flags_[slot]);
     flags.store(flags.load(std::memory_order_relaxed) & static_cast<std::uint8_t>(~kReady), std::memory_order_relaxed);
-    change += leaves[slot];
     leaves[slot] = 0.0;
   }
   FAILPOINT(evict_leaves);

@@ -170,7 +170,6 @@ void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
     float largest = t_.prioritized ? extremes_.all().largest : 0.0f;
     float memo_raw = -1.0f;  // runs of equal priorities (the default, mostly) cost one pow
     double memo_mass = t_.prioritized ? 0.0 : 1.0;
-    double change = 0.0;
     for (std::size_t i = start; i < end; ++i) {
       const std::uint32_t slot = slots[i];
       std::atomic_ref flags(flags_[slot]);
@@ -189,7 +188,6 @@ void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
       }
       flags.store(flags.load(std::memory_order_relaxed) | kReady, std::memory_order_relaxed);
       FAILPOINT(fold_row_ready);
-      change += std::abs(memo_mass - leaves[slot]);
       leaves[slot] = memo_mass;
     }
     FAILPOINT(tree_leaves_written);
@@ -197,6 +195,12 @@ void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
       for (const LineRange& r : ranges) extremes_.refresh(r.first * kFanOut, std::min(r.last * kFanOut + kFanOut - 1, t_.n_blocks * t_.rows_per_block - 1));
     }
     sum_.refresh(ranges.data(), static_cast<std::uint32_t>(ranges.size()));
+    double change = static_cast<double>(end - start);  // the leaves were 0
+    if (t_.prioritized) {
+      double part[4] = {};
+      for (std::size_t i = start; i < end; ++i) part[i % 4] += leaves[slots[i]];
+      change = (part[0] + part[1]) + (part[2] + part[3]);
+    }
     moved(change, end - start);
     journal_done();
     start = end;

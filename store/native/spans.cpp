@@ -9,12 +9,11 @@
 namespace conduit {
 namespace {
 
-thread_local bool behind = false;
-
-std::uint32_t thread_number() {
-  static thread_local const auto number = static_cast<std::uint32_t>(gettid());
-  return number;
-}
+struct Me {
+  std::uint32_t thread = 0;  // as the kernel numbers it; 0 = not asked yet
+  bool behind = false;
+};
+constinit thread_local Me me;
 
 // word[0] = ticket + 1 (40 bits) << 24 | check (16) << 8 | behind (1) << 7 | stage (7)
 // word[1] = began    word[2] = process (16) << 48 | duration (48)    word[3] = table (8) << 56 | thread (24) << 32 | rows (32)
@@ -31,17 +30,20 @@ std::uint64_t check_of(std::uint64_t head, std::uint64_t a, std::uint64_t b, std
 
 }  // namespace
 
-Behind::Behind() : before_(behind) { behind = true; }
-Behind::~Behind() { behind = before_; }
+Behind::Behind() : before_(me.behind) { me.behind = true; }
+Behind::~Behind() { me.behind = before_; }
 
 void leave_span(const Process& process, Stage stage, std::uint32_t table, std::uint64_t rows, std::uint64_t began_ns, std::uint64_t ended_ns) {
   SpanRing& ring = process.segments().spans();
+  Me& who = me;
+  if (who.thread == 0) who.thread = static_cast<std::uint32_t>(gettid());
   const std::uint64_t ticket = ring.head.fetch_add(1, std::memory_order_relaxed);
   auto& word = ring.entries[ticket % kSpans].word;
   const std::uint64_t duration = std::min(ended_ns - std::min(began_ns, ended_ns), kDurationMask);
   const std::uint64_t w2 = std::uint64_t{process.slot() & 0xffffu} << 48 | duration;
-  const std::uint64_t w3 = std::uint64_t{table & 0xffu} << 56 | std::uint64_t{thread_number() & 0xffffffu} << 32 | std::min<std::uint64_t>(rows, 0xffffffffu);
-  const std::uint64_t head = ((ticket + 1) & kTicketMask) << 24 | (behind ? 1u << 7 : 0u) | static_cast<std::uint64_t>(stage);
+  const std::uint64_t w3 = std::uint64_t{table & 0xffu} << 56 | std::uint64_t{who.thread & 0xffffffu} << 32 | std::min<std::uint64_t>(rows, 0xffffffffu);
+  const std::uint64_t head = ((ticket + 1) & kTicketMask) << 24 | (who.behind ? 1u << 7 : 0u) | static_cast<std::uint64_t>(stage);
+  __builtin_prefetch(&ring.entries[(ticket + 4) % kSpans], 1);  // whose turn comes soon
   word[0].store(0, std::memory_order_relaxed);
   // release fence: a reader that sees a word of this entry below also sees the zero above, or what came after it
   std::atomic_thread_fence(std::memory_order_release);

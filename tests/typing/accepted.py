@@ -35,6 +35,12 @@ with conduit.Store.create("run1", host_memory="4GiB", max_processes=8) as store:
     result = replay.update_priorities(batch.keys, np.ones(32))
     assert_type(result.applied, int)
     assert_type([view.keys for view in replay.blocks()], list[npt.NDArray[np.uint64]])
+    with replay.loader(32, prefetch=2, max_priority_drift=0.1, device=None, stream=1, max_staging="1MiB") as loader:
+        assert_type(loader, conduit.Loader)
+        for loaded in loader:
+            print(loaded.keys)
+        assert_type(loader.metrics().exposed_s, float)
+        assert_type(loader.metrics().drift_bound, float | None)
     assert_type(store.metrics().tables["replay"].rows, int)
 
 try:
