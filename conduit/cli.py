@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     rllib.add_argument("--rounds", type=_positive, metavar="R", help="turns that they are divided into (6, quick 4)")
     rllib.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (runs/<time>-bench-rllib)")
     rllib.add_argument("--seed", type=int, metavar="S", default=1, help="seed of both sides (%(default)s)")
+    rllib.add_argument("--threads", type=_positive, metavar="T", help="torch threads of both sides (torch's choice)")
     rllib.set_defaults(command=_bench_rllib)
 
     ls = commands.add_parser("ls", help="list the stores of this node")
@@ -108,9 +109,8 @@ def _demo(args: argparse.Namespace) -> int:
 def _bench_rllib(args: argparse.Namespace) -> int:
     from conduit.rllib import measure
 
-    return measure.run(
-        quick=args.quick, only=args.only, steps=args.steps, rounds=args.rounds, seed=args.seed, out=args.out
-    )
+    options = ("quick", "only", "steps", "rounds", "seed", "threads", "out")
+    return measure.run(**{name: getattr(args, name) for name in options})
 
 
 def _ls(_args: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from conduit.rllib.replay import Delivering, PrioritizedReplay, Replay
 from conduit.samplers import Prioritized, Uniform
 from conduit.store import Store
 from conduit_store.errors import ConfigError, MissingExtra
+from conduit_transport import names
 
 __all__ = ["attach"]
 
@@ -135,6 +136,7 @@ def _on_algorithm_init(settings: Settings, *, algorithm: Any, **_: Any) -> None:
     name = f"rllib-{type(algorithm).__name__}-{uuid.uuid4().hex[:12]}"
     address = Address(
         store=name,
+        runtime_dir=str(names.runtime_dir()),
         capacity=settings.max_size or buffer["capacity"],
         sampler=sampler,
         n_step=config.n_step,

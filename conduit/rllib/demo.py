@@ -1,7 +1,7 @@
 """`conduit demo`: RLlib's DQN on CartPole, stock and then through Conduit, and a report of what changed.
 
 Both runs have the same config, seed and budget of env steps; RLlib's defaults but for the exploration schedule, which
-is fitted to the budget. Also here: what both RLlib commands need of Ray, of Ctrl-C and of the terminal.
+is fitted to the budget, and one torch thread. Also here: what both RLlib commands need of Ray, Ctrl-C and the terminal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ _EXTRAS = {"ray": "rllib", "torch": "rllib", "gymnasium": "rllib", "matplotlib":
 _RAY_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # the core says at level error that an env runner may not be restarted
 }
 
 
@@ -112,8 +111,11 @@ class Interrupts:
 
 
 @contextmanager
-def ray_session(stop: Interrupts) -> Iterator[None]:
-    """Ray without its talk: started here if nobody has, and ended if it was started here."""
+def ray_session(stop: Interrupts, *, threads: int | None = None) -> Iterator[None]:
+    """Ray without its talk: started here if nobody has, and ended if it was started here.
+
+    `threads`: of torch in this process meanwhile; left as they are if None.
+    """
     for name, value in _RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
     level = logging.root.manager.disable
@@ -124,8 +126,11 @@ def ray_session(stop: Interrupts) -> Iterator[None]:
             import ray
             import ray.rllib.algorithms.dqn
             import ray.rllib.algorithms.sac  # all that takes seconds to import, before anything is held
+            import torch
 
             stop.hold()
+            threads_before = torch.get_num_threads()
+            torch.set_num_threads(threads or threads_before)
             started = not ray.is_initialized()
             try:
                 if started:
@@ -143,6 +148,7 @@ def ray_session(stop: Interrupts) -> Iterator[None]:
                 stop.ignore()
                 if started:
                     ray.shutdown()
+                torch.set_num_threads(threads_before)
     finally:
         logging.disable(level)
 
@@ -238,7 +244,7 @@ def run(*, steps: int | None = None, seed: int | None = None, out: Path | None =
                 f"RLlib's DQN on CartPole-v1, stock and then through Conduit: {budget:,} env steps each, "
                 f"seed {seed}. Ctrl-C ends it.\nimporting ray and torch"
             )
-            with ray_session(stop):
+            with ray_session(stop, threads=1):  # networks so small gain nothing by more, and lose where cores are busy
                 for training in trainings:
                     if not stop.requested:
                         _train(training, budget, seed, ticker, stop, trainings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any
 
@@ -24,6 +25,7 @@ class StoringEnvRunner:
             StoreNotFound, AttachTimeout, AttachRefused: see Store.attach.
         """
         self.conduit_disconnect()
+        os.environ.setdefault("CONDUIT_RUNTIME_DIR", address.runtime_dir)
         self._conduit_store = Store.attach(address.store)
         self._conduit_writer = FragmentWriter(self._conduit_store, address, max(1, int(self.num_envs)))  # type: ignore[attr-defined]
 

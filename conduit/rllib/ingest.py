@@ -29,6 +29,7 @@ class Address(NamedTuple):
     """Where the experience of one algorithm goes, and the table that its first writer creates there."""
 
     store: str
+    runtime_dir: str  # where its name is; a Ray worker may have been started without the driver's environment
     capacity: int
     sampler: samplers.Sampler
     n_step: int

@@ -31,6 +31,12 @@ FILL_STEPS = 1000  # env steps before learning starts
 WARM_STEPS = 20  # learning steps before anything counts
 PIECE_STEPS = 20  # learning steps between two looks at Ctrl-C
 GLUE_CALLS = 200
+BEFORE = {  # the measuring: share of a cell that is done when it begins
+    "building stock": 0.0,
+    "building conduit": 0.08,
+    "warming up stock": 0.12,
+    "warming up conduit": 0.2,
+}
 LINE_S = 10.0  # between two lines of progress where there is no terminal
 
 Steps = list[dict[str, float]]
@@ -103,6 +109,7 @@ def config_of(cell: Cell, side: str, *, seed: int, piece: int = PIECE_STEPS) -> 
     config.rl_module(model_config={"fcnet_hiddens": [cell.width, cell.width]})
     config.env_runners(num_env_runners=cell.runners)
     config.reporting(min_sample_timesteps_per_iteration=piece * max(1, cell.runners), min_time_s_per_iteration=0)
+    config.fault_tolerance(restart_failed_env_runners=False)  # one that dies fails the cell; Ray's core warns otherwise
     config.debugging(seed=seed)
     return conduit.rllib.attach(config, host_memory="512MiB") if side == "conduit" else config
 
@@ -118,6 +125,8 @@ class Turns:
         self.cell, self.plan = cell, plan
         self._tell = tell  # what is being done, steps of the plan that are done; raises Stopped
         self.rounds: dict[str, list[Steps]] = {side: [] for side in SIDES}
+        self.waiting = 0.0  # threads of this process that waited for a core, on average, while it was measured
+        self._measuring = False
         self._stack = ExitStack()
         self._algorithms: dict[str, Any] = {}
         self._clocks: dict[str, StepClock] = {}
@@ -140,23 +149,34 @@ class Turns:
     def measure(self) -> None:
         """Fill both replays, warm both sides up, then train in turns; `rounds` grows as it goes."""
         for side in SIDES:
-            self._train(side, WARM_STEPS, "warming up", 0)
+            self._train(side, WARM_STEPS, "warming up")
+        for side in SIDES:
             self._clocks[side].steps.clear()
-        for turn in range(self.plan.rounds):
-            until = self.plan.steps * (turn + 1) // self.plan.rounds
-            for place, side in enumerate(SIDES if turn % 2 == 0 else SIDES[::-1]):
-                gc.collect()
-                before = sum(len(steps) for steps in self.rounds[side])
-                try:
-                    self._train(side, until, "measuring", until if place else before)
-                finally:
-                    if new := self._clocks[side].steps[before:]:
-                        self.rounds[side].append(list(new))
+        self._measuring = True
+        before, began = _waited_s(), time.perf_counter()
+        try:
+            for turn in range(self.plan.rounds):
+                until = self.plan.steps * (turn + 1) // self.plan.rounds
+                for side in SIDES if turn % 2 == 0 else SIDES[::-1]:
+                    gc.collect()
+                    self._round(side, until)
+        finally:
+            self.waiting = (_waited_s() - before) / (time.perf_counter() - began)
 
-    def _train(self, side: str, until: int, what: str, done: int) -> None:
+    def _round(self, side: str, until: int) -> None:
+        steps = self._clocks[side].steps
+        before = len(steps)
+        try:
+            self._train(side, until, "measuring")
+        finally:
+            if new := steps[before:]:
+                self.rounds[side].append(new)
+
+    def _train(self, side: str, until: int, what: str) -> None:
         algorithm, steps = self._algorithms[side], self._clocks[side].steps
         while len(steps) < until:
-            self._tell(f"{what} {side}", done)
+            done = sum(len(clock.steps) for clock in self._clocks.values()) // 2 if self._measuring else 0
+            self._tell(f"{what} {side}", min(done, self.plan.steps))
             algorithm.train()
 
     def glue_ms(self) -> float:
@@ -193,13 +213,28 @@ def build(config: Any) -> Any:
     return algorithm
 
 
+def _waited_s() -> float:
+    """Seconds that the threads of this process have waited for a core; 0 where the kernel does not tell."""
+    waited = 0
+    for task in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, IndexError, ValueError):  # a thread that has just ended
+            waited += int(task.read_text(encoding="ascii").split()[1])
+    return waited / 1e9
+
+
 def record(
-    cell: Cell, plan: Plan, rounds: dict[str, list[Steps]], glue_ms: float | None, about: dict[str, Any]
+    cell: Cell,
+    plan: Plan,
+    rounds: dict[str, list[Steps]],
+    glue_ms: float | None,
+    about: dict[str, Any],
+    waiting: float = 0.0,
 ) -> dict[str, Any]:
     """One cell's line. Milliseconds a training step; shares and ratios of the whole step.
 
     `step_ratio` is Conduit's median step over stock's: of all steps, and of each round's neighbours; their spread is
-    the noise. `complete` is false where Ctrl-C cut it short.
+    the noise. `waiting` is how many threads of the driver waited for a core, on average: a busy machine makes torch's
+    threads wait for each other, and with that the whole step. `complete` is false where Ctrl-C cut it short.
     """
     sides = {side: _summary([step for steps in rounds[side] for step in steps]) for side in SIDES}
     pairs = zip(rounds["stock"], rounds["conduit"], strict=False)
@@ -216,6 +251,7 @@ def record(
             "median": round(sides["conduit"]["step"]["median"] / sides["stock"]["step"]["median"], 4),
             "rounds": [round(_median_step(ours) / _median_step(stock), 4) for stock, ours in pairs],
         },
+        "waiting": round(max(0.0, waiting), 3),
         "complete": all(sum(map(len, rounds[side])) >= plan.steps for side in SIDES),
         "plan": {"steps": plan.steps, "rounds": plan.rounds, "seed": plan.seed},
         "machine": about,
@@ -280,35 +316,34 @@ class _Progress:
     def __init__(self, cells: Sequence[Cell], plan: Plan, ticker: Any, stop: Any) -> None:
         self.cells, self.plan, self.ticker, self.stop = cells, plan, ticker, stop
         self.at = 0
-        self._began = self._cell_began = time.perf_counter()
-        self._estimated_done = 0.0
+        self._within = 0.0  # share of the cell at hand that is done
+        self._began = time.perf_counter()
+        self._estimates = [cell.estimate_s(plan.steps) for cell in cells]
 
     def tell(self, what: str, done: int) -> None:
         """Show what is being done in the cell at hand, `done` of whose steps are behind it."""
         if self.stop.requested:
             raise Stopped
-        cell = self.cells[self.at]
-        text = f"{cell.name}  {what}" + (f" ({done} of {self.plan.steps} steps)" if done else "")
-        self.ticker.show(1 - self._left_share(), f"[{self.at + 1}/{len(self.cells)}] {text}  {self.left()}")
+        self._within = 0.3 + 0.7 * done / self.plan.steps if what.startswith("measuring") else BEFORE[what]
+        counted = f" ({done} of {self.plan.steps} steps)" if done else ""
+        text = f"[{self.at + 1}/{len(self.cells)}] {self.cells[self.at].name}  {what}{counted}  {self.left()}"
+        self.ticker.show(self._done_s() / sum(self._estimates), text)
 
     def next(self) -> None:
         """The cell at hand is done."""
-        self._estimated_done += self.cells[self.at].estimate_s(self.plan.steps)
         self.at += 1
-        self._cell_began = time.perf_counter()
+        self._within = 0.0
 
     def left(self) -> str:
-        """How long it will still take, as text."""
-        now = time.perf_counter()
-        scale = (self._cell_began - self._began) / self._estimated_done if self._estimated_done else 1.0
-        rest = [cell.estimate_s(self.plan.steps) * scale for cell in self.cells[self.at :]]
-        seconds = max(0.0, sum(rest) - min(now - self._cell_began, rest[0] if rest else 0.0))
-        return f"about {int(seconds) // 60}:{int(seconds) % 60:02d} left"
+        """How long it will still take, as text: estimates, scaled by what the work so far took."""
+        done_s = self._done_s()
+        scale = (time.perf_counter() - self._began) / done_s if done_s > 5 else 1.0
+        seconds = int((sum(self._estimates) - done_s) * scale)
+        return f"about {seconds // 60}:{seconds % 60:02d} left"
 
-    def _left_share(self) -> float:
-        whole = sum(cell.estimate_s(self.plan.steps) for cell in self.cells)
-        within = min(time.perf_counter() - self._cell_began, self.cells[self.at].estimate_s(self.plan.steps))
-        return 1 - (self._estimated_done + within) / whole
+    def _done_s(self) -> float:
+        now = self._within * self._estimates[self.at] if self._within else 0.0
+        return sum(self._estimates[: self.at]) + now
 
 
 def run(
@@ -318,10 +353,12 @@ def run(
     steps: int | None = None,
     rounds: int | None = None,
     seed: int = 1,
+    threads: int | None = None,
     out: Path | None = None,
 ) -> int:
     """Measure the chosen cells, print a table, and write rllib.jsonl, rllib.md and rllib.png into `out`.
 
+    `steps` of each side in `rounds` turns. `threads`: of torch in the driver, for both sides; as torch chooses if None.
     Returns 0, 1 where a cell failed, 130 after Ctrl-C: what was measured until then is printed and written.
     Main thread only: it takes over SIGINT and SIGTERM, and gives them back.
 
@@ -342,7 +379,7 @@ def run(
     with Interrupts() as stop:
         with Ticker(every_s=LINE_S, stderr=True) as ticker:
             ticker.say("conduit bench rllib: importing ray and torch")
-            with ray_session(stop):
+            with ray_session(stop, threads=threads):
                 progress = _Progress(cells, plan, ticker, stop)
                 about = machine()
                 folder.mkdir(parents=True, exist_ok=True)
@@ -378,8 +415,8 @@ def _measured(cell: Cell, plan: Plan, about: dict[str, Any], tell: Callable[[str
             turns.measure()
         except Stopped:
             whole = all(turns.rounds[side] for side in SIDES)
-            return record(cell, plan, turns.rounds, None, about) if whole else None
-        return record(cell, plan, turns.rounds, turns.glue_ms(), about)
+            return record(cell, plan, turns.rounds, None, about, turns.waiting) if whole else None
+        return record(cell, plan, turns.rounds, turns.glue_ms(), about, turns.waiting)
     except Stopped:
         return None
     except Exception as error:  # one cell that fails does not take the others with it

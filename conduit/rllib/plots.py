@@ -26,6 +26,7 @@ __all__ = ["cut", "draw", "draw_demo", "markdown", "show", "show_demo", "write"]
 Record = dict[str, Any]
 INK, QUIET, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 OURS, STOCK = "#0072b2", "#d55e00"
+BUSY = 0.3  # threads that waited for a core
 KEY_TITLE = "* of the experience path"
 COLOURS = {  # the experience path is warm
     "add": "#7f2704",
@@ -128,6 +129,7 @@ def markdown(records: Sequence[Record], picture: str) -> str:
         "",
         *_pipes((*STEP_HEAD, *PATH_HEAD), [step + path for step, path in rows(records)]),
     ]
+    out += ["", *notes(records)]
     stages = ("cell", "side", "n", *STAGES, "experience", "step")
     out += ["", "## Stages", "", "Median (quartiles).", "", *_pipes(stages, stage_rows(records))]
     return "\n".join(out) + "\n"
@@ -151,6 +153,21 @@ def show(records: Sequence[Record], console: Console | None = None) -> None:
         for line in lines:
             table.add_row(*line)
         console.print(table)
+    for note in notes(records):
+        console.print(note, style="yellow", markup=False, soft_wrap=True)
+
+
+def notes(records: Sequence[Record]) -> list[str]:
+    """What the reader must know: cells that were measured on a busy machine."""
+    busy = [line for line in records if line["waiting"] > BUSY]
+    if not busy:
+        return []
+    most = max(line["waiting"] for line in busy)
+    return [
+        f"The machine was busy in {len(busy)} of {len(records)} cells: up to {most:.1f} threads of the driver waited "
+        "for a core. Trust the experience path more than the whole step, whose torch threads wait for each other; "
+        "--threads 1 helps."
+    ]
 
 
 def write(records: Sequence[Record], folder: Path) -> list[Path]:
