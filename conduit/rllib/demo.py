@@ -111,8 +111,8 @@ class Interrupts:
 
 
 @contextmanager
-def ray_session(stop: Interrupts, *, threads: int | None = None) -> Iterator[None]:
-    """Ray without its talk: started here if nobody has, and ended if it was started here.
+def ray_session(stop: Interrupts, ticker: Ticker, *, threads: int | None = None) -> Iterator[None]:
+    """Ray without its talk: started here if nobody has, and ended if it was started here. Imports what takes seconds.
 
     `threads`: of torch in this process meanwhile; left as they are if None.
     """
@@ -123,12 +123,14 @@ def ray_session(stop: Interrupts, *, threads: int | None = None) -> Iterator[Non
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            ticker.say("importing ray and torch")
             import ray
             import ray.rllib.algorithms.dqn
             import ray.rllib.algorithms.sac  # all that takes seconds to import, before anything is held
             import torch
 
             stop.hold()
+            ticker.say("starting Ray")
             threads_before = torch.get_num_threads()
             torch.set_num_threads(threads or threads_before)
             started = not ray.is_initialized()
@@ -206,9 +208,9 @@ class Training:
     env_steps: int = 0
     seconds: float = 0.0
 
-    def take(self, length: int, value: float) -> None:
-        """An episode of `length` env steps ended with return `value`."""
-        self.episodes.append((length + (self.episodes[-1][0] if self.episodes else 0), value))
+    def take(self, length: int) -> None:
+        """An episode of `length` env steps ended. CartPole gives a reward of 1 a step, so that is its return."""
+        self.episodes.append((length + (self.episodes[-1][0] if self.episodes else 0), float(length)))
 
     @property
     def recent_ms(self) -> float:
@@ -242,9 +244,10 @@ def run(*, steps: int | None = None, seed: int | None = None, out: Path | None =
         with Ticker() as ticker:
             ticker.say(
                 f"RLlib's DQN on CartPole-v1, stock and then through Conduit: {budget:,} env steps each, "
-                f"seed {seed}. Ctrl-C ends it.\nimporting ray and torch"
+                f"seed {seed}. Ctrl-C ends it."
             )
-            with ray_session(stop, threads=1):  # networks so small gain nothing by more, and lose where cores are busy
+            # One thread: networks so small gain nothing by more, and lose much where cores are busy.
+            with ray_session(stop, ticker, threads=1):
                 for training in trainings:
                     if not stop.requested:
                         _train(training, budget, seed, ticker, stop, trainings)
@@ -277,8 +280,9 @@ def _train(
             training.seconds = time.perf_counter() - began
             done = sum(other.env_steps for other in trainings) / (budget * len(trainings))
             ticker.show(min(1.0, done), _told(training, budget, trainings))
+        cut_short = "" if training.env_steps >= budget else ", interrupted"
         ticker.say(
-            f"{training.title}: {training.env_steps:,} env steps in {training.seconds:.1f} s, "
+            f"{training.title}{cut_short}: {training.env_steps:,} env steps in {training.seconds:.1f} s, "
             f"{training.recent_ms:.1f} ms a training step, return {training.mean_return:.1f}"
         )
     finally:
@@ -291,7 +295,7 @@ def _config(training: Training, budget: int, seed: int) -> Any:
     import conduit.rllib
 
     def on_episode_end(*, episode: Any, **_: Any) -> None:
-        training.take(len(episode), float(episode.get_return()))
+        training.take(int(episode.t))
 
     kind: Any = DQNConfig  # untyped
     config = kind().environment("CartPole-v1")
@@ -313,7 +317,8 @@ def _told(training: Training, budget: int, trainings: list[Training]) -> str:
     if not training.steps:
         return f"{text}, filling the replay"
     left = sum(max(0, budget - max(other.env_steps, FILL_STEPS)) for other in trainings)
-    seconds = left * training.recent_ms * 1.1 / 1e3  # RLlib's results and metrics come on top of the steps
+    mean_ms = sum(step["step"] for step in training.steps) / len(training.steps)
+    seconds = left * mean_ms * 1.1 / 1e3  # RLlib's results and metrics come on top of the steps
     return (
         f"{text}, {training.recent_ms:.1f} ms a step, return {training.mean_return:.1f}, "
         f"{'at most ' if training is trainings[0] else ''}{int(seconds) // 60}:{int(seconds) % 60:02d} left"

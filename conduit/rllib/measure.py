@@ -378,8 +378,10 @@ def run(
     records: list[dict[str, Any]] = []
     with Interrupts() as stop:
         with Ticker(every_s=LINE_S, stderr=True) as ticker:
-            ticker.say("conduit bench rllib: importing ray and torch")
-            with ray_session(stop, threads=threads):
+            ticker.say(
+                f"conduit bench rllib: {len(cells)} cells, {plan.steps} training steps of each side. Ctrl-C ends it."
+            )
+            with ray_session(stop, ticker, threads=threads):
                 progress = _Progress(cells, plan, ticker, stop)
                 about = machine()
                 folder.mkdir(parents=True, exist_ok=True)

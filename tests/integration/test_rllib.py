@@ -27,7 +27,7 @@ def outcomes(names: tuple[str, ...]) -> dict[str, str | None]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.integration.rllib", *names],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},  # torch threads fight on a busy machine
         capture_output=True,
         text=True,
         timeout=900,
