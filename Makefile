@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test crash sanitize stress model bench bench-peers lint wheel clean
+.PHONY: help setup run test crash rllib sanitize stress model bench bench-peers lint wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -15,7 +15,7 @@ help:  ## list the targets
 setup:  ## .venv, pinned packages, native core (the other targets call it)
 	@$(PYTHON) tools/setup.py
 
-run: setup  ## train a DQN on CartPole from two actor processes, with a report
+run: setup  ## RLlib's DQN, stock and then through Conduit, with a report (ARGS=--plain: PyTorch alone)
 	@$(BIN)/python tools/demo.py $(ARGS)
 
 test: setup  ## all tests but the long campaigns, under five minutes
@@ -23,6 +23,9 @@ test: setup  ## all tests but the long campaigns, under five minutes
 
 crash: setup  ## the crash campaign: kill and stop processes at every failpoint, thousands of times
 	@$(BIN)/python -m tests.crash.campaign $(ARGS)
+
+rllib: setup  ## all RLlib scenarios, also those with processes that die and with Tune
+	@$(PYTEST) tests/integration/test_rllib.py $(ARGS)
 
 stress: setup  ## many processes, for long
 	@$(PYTEST) tests/stress --timeout=0 $(ARGS)

@@ -404,6 +404,8 @@ def run(
 
             plots.show(measured)
             print("kept in", ", ".join(str(path) for path in plots.write(measured, folder)), flush=True)
+        elif stop.requested:
+            print("interrupted before anything was measured", flush=True)
     return stop.status or (1 if len(measured) < len(records) else 0)
 
 
