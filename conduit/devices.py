@@ -88,6 +88,12 @@ class TorchDevice:
         for tensor in tensors.values():  # allocated on the side stream, used on this one
             tensor.record_stream(stream)
 
+    def close(self) -> None:
+        """Wait for copies that are under way: their host memory may go then."""
+        if self._side is not None:
+            self._side.synchronize()
+        self._copying.clear()
+
     def _check(self, status: Any, what: str) -> None:
         if int(status) != 0:
             raise RuntimeError(f"{what} failed: CUDA error {int(status)}")

@@ -15,7 +15,7 @@ from conduit.batch import Batch, DeviceBatch
 from conduit.devices import open_device
 from conduit.samplers import Prioritized
 from conduit.values import real_number, seconds, whole_number
-from conduit_store.errors import ConduitError, ConfigError, StoreClosed
+from conduit_store.errors import ConduitError, ConfigError, SampleTimeout, StoreClosed
 from conduit_store.memory import parse_bytes
 from conduit_store.native import native
 
@@ -230,6 +230,11 @@ class _Pipeline:
                 for old in discarded:
                     self._payloads.pop(old, None)
         if staging is None:
+            if needed == 0:  # no draw has failed
+                raise SampleTimeout(
+                    f"the next batch was not ready after {timeout} s: its preparation (prefetch="
+                    f"{self._settings.prefetch!r}) takes longer. Raise timeout, or make transform faster"
+                )
             raise self._reader.timed_out(timeout, live, needed, total)
         if self._named:
             self._reader.advance(self._stream, live)  # here: the number of the next batch
@@ -283,6 +288,9 @@ class _Pipeline:
         if self._async is not None:
             self._async.close()
         self._payloads.clear()
+        close: Callable[[], None] | None = getattr(self._device, "close", None)
+        if close is not None and self._final is not None:  # a forked child has no use of the device
+            close()
 
     # ---- the preparation thread, where there is more to do than to draw
 

@@ -40,6 +40,7 @@ void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
   const std::uint32_t folded = std::min(to, block.folded.load(std::memory_order_relaxed));
   const std::uint32_t steps = from < folded ? count_steps(b, from, folded) : 0;
   t_.live_steps -= steps;
+  t_.drift.changes += steps > 0;  // rows of priority 0 too: the limiter counts them
   t_.counters.steps_evicted.fetch_add(steps, std::memory_order_relaxed);
   FAILPOINT(evict_counted);
 }

@@ -137,6 +137,7 @@ bool Loader::push(Prepared batch) {
     Lock lock(shared_->mutex);
     if (shared_->stop || batch.rewinds != shared_->rewinds) return false;
     shared_->next_number = batch.number + 1;
+    shared_->state = {};
     shared_->ready.push_back(std::move(batch));
   }
   shared_->filled.notify_all();
@@ -180,6 +181,7 @@ bool Loader::next_now(Lock& lock, std::uint64_t slice_ns, Prepared* out) {
   lock.lock();
   if (drawn) {
     shared_->next_number = number + 1;
+    shared_->state = {};
     shared_->filled_ns = now_ns();
   }
   return drawn;

@@ -304,6 +304,20 @@ def test_a_wait_for_rows_times_out_and_goes_on(store: Store, prefetch: int) -> N
         assert loader.metrics().exposed_s > 0.2
 
 
+def test_a_slow_preparation_is_told_from_a_lack_of_rows(store: Store) -> None:
+    table, go = filled(store), threading.Event()
+
+    def slow(batch: Batch) -> Batch:
+        assert go.wait(20)
+        return batch
+
+    with table.loader(4, prefetch=1, transform=slow) as loader:
+        with pytest.raises(SampleTimeout, match=r"not ready after 0.05 s: its preparation"):
+            loader.next(timeout=0.05)
+        go.set()
+        next(loader)
+
+
 @pytest.mark.parametrize("prefetch", [0, 1])
 def test_ctrl_c_ends_a_wait(store: Store, prefetch: int) -> None:
     table = plain_table(store, 64)
