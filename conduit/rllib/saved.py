@@ -67,8 +67,9 @@ def append_saved(table: Table, saved: Mapping[str, Any]) -> None:
     if set(columns) != set(table.schema.names):
         raise ConfigError(f"saved rows have columns {sorted(columns)}, table {table.name!r} {list(table.schema.names)}")
     chains, count = _chains(saved["follows"], saved["flags"])
-    prioritized = isinstance(table.spec.sampler, Prioritized) and saved["priorities"] is not None
-    priorities = _known(saved["priorities"]) if prioritized else None
+    given = saved["priorities"]
+    prioritized = isinstance(table.spec.sampler, Prioritized) and given is not None
+    priorities = _known(np.asarray(given)) if prioritized else None
     writer = rows.native_writer(table._native, table.spec, count)
     try:
         n = len(chains)

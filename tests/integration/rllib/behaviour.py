@@ -58,8 +58,9 @@ def trains() -> None:
     before = stores()
     algo = conduit.rllib.attach(short(dqn(n_step=3))).build_algo()
     assert len(stores() - before) == 1
-    for _ in range(4):
-        result = algo.train()
+    for _ in range(3):
+        algo.train()
+    result: Any = algo.train()
     replay = algo.local_replay_buffer
     stored = result["replay_buffer"]["num_env_steps_added_lifetime"]
     assert stored == len(replay) == result["num_env_steps_sampled_lifetime"] >= 400
@@ -222,7 +223,7 @@ def remote_runners() -> None:
     kept = len(replay)
     assert kept == replay.report()["num_env_steps_added_lifetime"] >= 300
     victim = algo.env_runner_group._worker_manager.actors()[1]
-    pid = ray.get(victim.__ray_call__.remote(lambda _: os.getpid()))
+    pid: Any = ray.get(victim.__ray_call__.remote(lambda _: os.getpid()))
     os.kill(pid, signal.SIGKILL)
     until(lambda: _recovered(algo, pid), 90)
     for _ in range(3):
@@ -290,7 +291,9 @@ def tune_trials() -> None:
             run_config=tune.RunConfig(stop={"training_iteration": 2}, storage_path=folder, verbose=0),
         ).fit()
         assert not grid.errors, grid.errors
-        assert [r.metrics["replay_buffer"]["num_env_steps_stored"] >= 200 for r in grid] == [True, True]
+        stored = [(found.metrics or {})["replay_buffer"]["num_env_steps_stored"] for found in grid]
+        assert len(stored) == 2
+        assert min(stored) >= 200
     until(lambda: stores() == before, 30)
 
 
