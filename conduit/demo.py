@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -44,8 +45,8 @@ def run(argv: Sequence[str]) -> int:
     if missing:
         raise MissingExtra(f"conduit demo --plain needs {', '.join(missing)}: pip install 'conduit-edp[demo]'")
     folder = str(examples_dir())
-    # Until the example handles Ctrl-C by itself, the system does: no traceback out of an import.
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Until the example handles Ctrl-C by itself, it ends the process: no traceback out of an import.
+    before = signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
     try:
         print("conduit demo: importing torch", flush=True)
         sys.path.insert(0, folder)

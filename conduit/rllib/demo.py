@@ -257,7 +257,7 @@ def run(*, steps: int | None = None, seed: int | None = None, out: Path | None =
             target = (out or Path("runs")) / time.strftime("%Y%m%d-%H%M%S") / "demo.png"
             target.parent.mkdir(parents=True, exist_ok=True)
             plots.show_demo(trainings)
-            plots.draw_demo(trainings, target, f"{budget:,} env steps, seed {seed}")
+            plots.draw_demo(trainings, target, f"{budget:,} env steps, seed {seed}", FILL_STEPS)
             print(f"plot: {target}", flush=True)
         elif stop.requested:
             print("interrupted before both had trained: nothing to compare", flush=True)

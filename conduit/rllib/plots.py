@@ -294,8 +294,11 @@ def show_demo(trainings: Sequence[Training], console: Console | None = None) -> 
     )
 
 
-def draw_demo(trainings: Sequence[Training], target: Path, subtitle: str) -> None:
-    """Two panels: the stages of both runs as stacked bars, and the return of their episodes over env steps."""
+def draw_demo(trainings: Sequence[Training], target: Path, subtitle: str, learning_from: int) -> None:
+    """Two panels: the stages of both runs as stacked bars, and the return of their episodes over env steps.
+
+    `learning_from`: the env step at which learning starts.
+    """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 6.6), dpi=150, layout="constrained")
         FigureCanvasAgg(figure)
@@ -317,6 +320,16 @@ def draw_demo(trainings: Sequence[Training], target: Path, subtitle: str) -> Non
         stages.legend(
             handles=_key(), loc="upper left", bbox_to_anchor=(0, -0.42), ncols=len(COLOURS), frameon=False, fontsize=9
         )
+        returns.axvline(learning_from, color=QUIET, lw=1, ls=":")
+        returns.annotate(
+            "learning starts",
+            (learning_from, 0.62),
+            (5, 0),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            color=QUIET,
+            fontsize=8.5,
+        )
         returns.set(xlabel="env steps", ylabel="return of an episode")
         returns.set_title(f"Return while exploring ({subtitle})", loc="left", fontweight="bold", fontsize=11)
         returns.set_xlim(left=0)
@@ -332,6 +345,6 @@ def _returns(axes: Axes, training: Training, colour: str) -> None:
     if not training.episodes:
         return
     at, values = (np.array(series, np.float64) for series in zip(*training.episodes, strict=True))
-    axes.plot(at, values, "o", color=colour, ms=2.5, alpha=0.3, markeredgewidth=0)
+    axes.plot(at, values, "o", color=colour, ms=4, alpha=0.4, markeredgewidth=0)
     means = [values[max(0, i - 19) : i + 1].mean() for i in range(len(values))]
     axes.plot(at, means, color=colour, lw=1.8, label=f"{training.title}, mean of 20 episodes")

@@ -57,7 +57,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"conduit {conduit.__version__}\n"
 
 
-@pytest.mark.parametrize("argv", [[], ["nonsense"], ["info"], ["demo", "--steps=0"], ["demo", "--actors=-1"]])
+@pytest.mark.parametrize(
+    "argv",
+    [[], ["nonsense"], ["info"], ["demo", "--steps=0"], ["demo", "--plain", "--actors=-1"], ["demo", "--actors=2"]],
+)
 def test_arguments_that_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(argv)
@@ -134,20 +137,31 @@ class TestErrors:
 
 
 class TestDemo:
-    def test_missing_extra(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    @pytest.mark.parametrize("options", [[], ["--plain"]])
+    def test_missing_extra(
+        self, options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         find = importlib.util.find_spec
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "rich" else find(name))
-        assert cli.main(["demo"]) == 2
+        assert cli.main(["demo", *options]) == 2
         message = one_line(capsys.readouterr().err)
         assert "rich" in message
-        assert "pip install 'conduit-edp[demo]'" in message
+        assert "'conduit-edp[demo]'" in message
 
     def test_passes_on_what_was_given(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        given: list[list[str]] = []
-        monkeypatch.setattr(demo, "run", lambda argv: given.append(argv) or 1)
-        assert cli.main(["demo", "--steps=5", "--out", "a b"]) == 1
-        assert cli.main(["demo"]) == 1
-        assert given == [["--steps=5", "--out=a b"], []]
+        plain: list[list[str]] = []
+        rllib: list[dict[str, object]] = []
+        monkeypatch.setattr(demo, "run", lambda argv: plain.append(argv) or 1)
+        monkeypatch.setattr(demo, "run_rllib", lambda **options: rllib.append(options) or 0)
+        assert cli.main(["demo", "--plain", "--steps=5", "--actors=3", "--out", "a b"]) == 1
+        assert cli.main(["demo", "--plain"]) == 1
+        assert plain == [["--steps=5", "--actors=3", "--out=a b"], []]
+        assert cli.main(["demo", "--steps=5", "--out", "a b"]) == 0
+        assert cli.main(["demo", "--seed=4"]) == 0
+        assert rllib == [
+            {"steps": 5, "seed": None, "out": Path("a b")},
+            {"steps": None, "seed": 4, "out": None},
+        ]
 
     def test_examples_are_found(self) -> None:
         assert (demo.examples_dir() / "dqn_actor.py").is_file()
