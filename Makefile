@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test crash rllib sanitize stress model bench bench-peers lint wheel clean
+.PHONY: help setup run test crash rllib sanitize stress model bench bench-peers parity lint wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -48,6 +48,9 @@ lint: setup  ## ruff, mypy --strict, pyright, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
+
+parity: setup  ## does RLlib learn the same through Conduit? five seeds, hours, resumable
+	@$(BIN)/python -m bench.parity $(ARGS)
 
 wheel: setup  ## dist/conduit_edp-*.whl
 	@$(BIN)/pip wheel -q --no-build-isolation --no-deps -w dist .

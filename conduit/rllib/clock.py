@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from conduit.rllib.ingest import FragmentWriter
-from conduit.rllib.replay import Delivery
+from conduit.rllib.learner import BatchLearner
 
 __all__ = ["EXPERIENCE", "STAGES", "StepClock"]
 
@@ -49,7 +49,8 @@ class StepClock:
             if isinstance(writer, FragmentWriter):
                 self._wrap(writer, "write", "add")
         self._wrap_aggregate(algorithm.metrics)
-        self._wrap_delivery(learner)
+        if isinstance(learner, BatchLearner):
+            self._wrap(learner, "_from_delivery", "batch")
         self._wrap_step(algorithm)
 
     def _timed(self, stage: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,20 +81,6 @@ class StepClock:
             return (timed if named.get("key") == "replay_buffer" else aggregate)(*given, **named)
 
         metrics.aggregate = choose
-
-    def _wrap_delivery(self, learner: Any) -> None:
-        """A delivery becomes a train batch in `update`, before RLlib looks at it."""
-        update = learner.update
-        build = self._timed("batch", Delivery.training_data)
-
-        def prepared(*given: Any, training_data: Any = None, **named: Any) -> Any:
-            if training_data is not None and training_data.episodes:
-                first = training_data.episodes[0]
-                if isinstance(first, Delivery):
-                    training_data = build(first, next(iter(learner.module.keys())))
-            return update(*given, training_data=training_data, **named)
-
-        learner.update = prepared
 
     def _wrap_step(self, algorithm: Any) -> None:
         step = algorithm.training_step

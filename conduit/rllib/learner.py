@@ -13,9 +13,10 @@ REPLAY = "conduit_replay"
 
 
 class BatchLearner:
-    """Mixed into an RLlib Learner class. Overrides `update`, and what saves and shuts down."""
+    """Mixed into an RLlib Learner class. Overrides `update`, its making of a batch, saving and shutting down."""
 
     _conduit_replay: Replay | None = None
+    _conduit_batch: Any = None  # made from a delivery, and on its way through RLlib's update
 
     def conduit_connect(self, replay: Replay) -> None:
         """Save, restore and close `replay` with this learner."""
@@ -26,8 +27,21 @@ class BatchLearner:
         if training_data is not None and training_data.episodes:
             first = training_data.episodes[0]
             if isinstance(first, Delivery):
-                training_data = first.training_data(next(iter(self.module.keys())))  # type: ignore[attr-defined]
+                training_data = self._from_delivery(first)
         return super().update(*given, training_data=training_data, **named)  # type: ignore[misc]
+
+    def _from_delivery(self, delivery: Delivery) -> Any:
+        training_data = delivery.training_data(next(iter(self.module.keys())))  # type: ignore[attr-defined]
+        self._conduit_batch = training_data.batch
+        return training_data
+
+    def _make_batch_if_necessary(self, training_data: Any) -> Any:
+        """A delivery's batch is tensors already: RLlib need not look whether to convert them."""
+        if training_data.batch is not None and training_data.batch is self._conduit_batch:
+            self._conduit_batch = None
+            if self._device.type == "cpu":  # type: ignore[attr-defined]
+                return training_data.batch
+        return super()._make_batch_if_necessary(training_data)  # type: ignore[misc]
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **given: Any) -> Any:
         """The class's state and, where the config asks for it, the replay."""

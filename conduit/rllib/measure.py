@@ -182,25 +182,22 @@ class Turns:
     def glue_ms(self) -> float:
         """Milliseconds that RLlib itself takes around a batch whose tensors are ready: the median of 200 calls.
 
-        That is its SampleBatch, MultiAgentBatch and TrainingData, and `Learner._make_batch_if_necessary`. Called in a
-        loop, with warm caches: inside a training step it takes longer.
+        That is its SampleBatch, MultiAgentBatch and TrainingData. Made in a loop, with warm caches: inside a training
+        step it takes longer.
         """
         from ray.rllib.core.learner.training_data import TrainingData
         from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
         algorithm = self._algorithms["conduit"]
-        learner = algorithm.learner_group._learner
-        module_id = next(iter(learner.module.keys()))
+        module_id = next(iter(algorithm.learner_group._learner.module.keys()))
         (delivery,) = algorithm.local_replay_buffer.sample(self.cell.batch)
         ready = delivery.training_data(module_id).batch.policy_batches[module_id]
         columns = {name: ready[name] for name in ready}
         sample_batch: Any = SampleBatch  # untyped
-        make = type(learner)._make_batch_if_necessary  # the class's: the clock wraps that of the instance
         took: list[float] = []
         for _ in range(GLUE_CALLS):
             began = time.perf_counter()
-            batch = MultiAgentBatch({module_id: sample_batch(columns)}, env_steps=self.cell.batch)
-            make(learner, training_data=TrainingData(batch=batch))
+            TrainingData(batch=MultiAgentBatch({module_id: sample_batch(columns)}, env_steps=self.cell.batch))
             took.append(time.perf_counter() - began)
         return float(np.median(took)) * 1e3
 

@@ -116,7 +116,7 @@ def markdown(records: Sequence[Record], picture: str) -> str:
         "call timed by a clock of our own.",
         "",
         f"Experience is {' + '.join(EXPERIENCE)}; its exposed share is what the training thread spends on it of the "
-        "whole step. RLlib's glue (its SampleBatch, MultiAgentBatch and `_make_batch_if_necessary` around tensors that "
+        "whole step. RLlib's glue (its SampleBatch and MultiAgentBatch around tensors that "
         "are ready) is part of `batch` on both sides, and timed alone in a loop with warm caches, so that inside a "
         "step it takes longer. The step ratio is Conduit's step over stock's, of all steps, and the least and the "
         "most of a round.",

@@ -236,6 +236,7 @@ def remote_runners() -> None:
     assert writers == [True, True]
     algo.stop()
     until(lambda: live() <= before, 30)
+    conduit.gc.collect()
 
 
 def _recovered(algo: Any, old: int) -> bool:
@@ -275,6 +276,7 @@ def crash() -> None:
     until(lambda: not os.path.exists(f"/proc/{pid}"), 60)
     with pytest.raises(conduit.StoreNotFound):
         conduit.Store.attach(name, timeout=5.0)
+    assert name in conduit.gc.collect()
 
 
 def tune_trials() -> None:
