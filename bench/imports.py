@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -53,6 +54,8 @@ def import_ms(module: str) -> tuple[float, list[str]]:
         f"import sys, time, json; t = time.perf_counter(); import {module}; t = time.perf_counter() - t\n"
         f"print(json.dumps([t * 1e3, [m for m in {HEAVY!r} if m in sys.modules]]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # As after an installation, which compiles: without its bytecode a module is compiled anew at every import.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     took, loaded = json.loads(done.stdout)
     return float(took), list(loaded)
