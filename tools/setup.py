@@ -214,7 +214,7 @@ def build_core() -> None:
     command = [str(PYTHON), "-m", "pip", "install", "--verbose", "--no-build-isolation", "--no-deps"]
     settings = ["--config-settings=cmake.define.CONDUIT_TEST_BUILD=ON"]
     run_pip("native core", [*command, *settings, "--editable", str(ROOT)], LOG, total=0)
-    # pip compiles what it installs, but not what it only points to; and where PYTHONDONTWRITEBYTECODE is set, nobody does
+    # pip compiles what it installs, not what it points to; and where PYTHONDONTWRITEBYTECODE is set, nobody does
     packages = [str(ROOT / name) for name in ("conduit", "store/conduit_store", "transport/conduit_transport")]
     subprocess.run([str(PYTHON), "-m", "compileall", "-q", *packages], check=False)
     set_stamp("native", wanted)
