@@ -50,7 +50,7 @@ def evict():
     second.close()
 acting = threading.Thread(target=table.clear if other == "clear" else evict)
 acting.start()
-acting.join(0.3)
+acting.join(20 if point == "append_before_publish" else 0.3)
 between = not acting.is_alive()  # not where the lock is held
 native.failpoint_resume()
 appending.join()
@@ -85,9 +85,14 @@ def test_nobody_clears_while_the_step_is_published(session_runtime_dir: Path, po
     assert answer == {"between": False, "serials": [3, 3, 3], "rows": 3}
 
 
-@pytest.mark.parametrize("point", ["append_before_publish", "append_halfway"])
-def test_blocks_that_an_evictor_seals(session_runtime_dir: Path, point: str) -> None:
+@pytest.mark.parametrize(
+    ("point", "evicts_meanwhile", "kept"),
+    [("append_before_publish", True, 3), ("append_halfway", False, 0)],
+    ids=["sealed before", "pushed out after"],
+)
+def test_blocks_that_an_evictor_seals(
+    session_runtime_dir: Path, point: str, evicts_meanwhile: bool, kept: int
+) -> None:
     answer = _play(session_runtime_dir, point, "evict")
-    counts = [answer["serials"].count(serial) for serial in (2, 3)]
-    assert all(count % 3 == 0 for count in counts), answer
-    assert counts[1] >= 3
+    assert answer["between"] is evicts_meanwhile
+    assert [answer["serials"].count(serial) for serial in (2, 3)] == [kept, 3]
