@@ -54,8 +54,7 @@ class Reader:
         sampler = self._take()
         try:
             with self._lock:
-                if self._forks != self._attachment.forks:  # a forked child must not repeat its parent's draws
-                    self._forks, self._stream, self._batches = self._attachment.forks, None, {}
+                self._forget_parent()
                 if stream is None:
                     if self._stream is None:
                         self._stream = self._native.next_stream()
@@ -80,6 +79,11 @@ class Reader:
             if self._closed:
                 self.close()
 
+    def _forget_parent(self) -> None:
+        """Streams of a forked child's own, so that it does not repeat its parent's draws. Under the lock."""
+        if self._forks != self._attachment.forks:
+            self._forks, self._stream, self._batches = self._attachment.forks, None, {}
+
     # ---- for loaders: streams are counted here, so that a stream goes on whoever draws from it next
 
     def reserve(self, stream: int | None) -> tuple[int, int]:
@@ -88,8 +92,7 @@ class Reader:
             return self._native.next_stream(), 0
         chosen = _OWN_STREAMS | stream
         with self._lock:
-            if self._forks != self._attachment.forks:
-                self._forks, self._stream, self._batches = self._attachment.forks, None, {}
+            self._forget_parent()
             return chosen, self._batches.get(chosen, 0)
 
     def advance(self, stream: int, batch: int) -> None:

@@ -29,7 +29,6 @@ class StepClock:
 
     def __init__(self, algorithm: Any) -> None:
         self.steps: list[dict[str, float]] = []
-        self.returns: list[tuple[int, float]] = []
         self._now: dict[str, float] = {}
         self._nested: list[float] = []
         buffer, learner = algorithm.local_replay_buffer, algorithm.learner_group._learner

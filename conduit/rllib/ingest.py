@@ -16,7 +16,7 @@ from conduit_store.errors import NameTaken, UnknownTable
 from conduit_store.schema import Column, Schema
 from conduit_store.values import as_rows
 
-__all__ = ["Address", "Fragment", "FragmentWriter", "flat_columns"]
+__all__ = ["Address", "Fragment", "FragmentWriter"]
 
 TABLE = "replay"
 _TIMEOUT = 60.0  # seconds that an append may wait for space
@@ -222,9 +222,9 @@ def _columns(episode: Any, steps: int, reward_dtype: type[Any]) -> dict[str, Arr
     truncated = np.zeros(steps, np.bool_)
     terminated[-1] = episode.is_terminated
     truncated[-1] = episode.is_truncated
+    spaces = Schema.flatten({"obs": _turned(_data(episode.observations)), "action": _turned(_data(episode.actions))})
     return {
-        **flat_columns("obs", _data(episode.observations)),
-        **flat_columns("action", _data(episode.actions)),
+        **{name: np.asarray(values) for name, values in spaces.items()},
         "reward": np.asarray(_data(episode.rewards), reward_dtype),
         "terminated": terminated,
         "truncated": truncated,
@@ -247,26 +247,16 @@ def _sliced(data: Any, start: int) -> Any:
     return data[start:]
 
 
-def flat_columns(name: str, values: Any) -> dict[str, Array]:
-    """Columns of a nested batch (or list of nested values), named as `Schema` names them: `obs/camera`, `obs/0`."""
-    if isinstance(values, list):
-        first = values[0]
-        if isinstance(first, Mapping):
-            values = {key: [value[key] for value in values] for key in first}
-        elif isinstance(first, tuple):
-            values = tuple([value[i] for value in values] for i in range(len(first)))
-        else:
-            return {name: np.asarray(values)}
-    if isinstance(values, Mapping):
-        parts = values.items()
-    elif isinstance(values, tuple):
-        parts = {str(i): value for i, value in enumerate(values)}.items()
-    else:
-        return {name: np.asarray(values)}
-    flat: dict[str, Array] = {}
-    for key, value in parts:
-        flat.update(flat_columns(f"{name}/{key}", value))
-    return flat
+def _turned(values: Any) -> Any:
+    """A list of nested values as nested lists; all else as it is."""
+    if not isinstance(values, list):
+        return values
+    first = values[0]
+    if isinstance(first, Mapping):
+        return {key: _turned([value[key] for value in values]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_turned([value[i] for value in values]) for i in range(len(first)))
+    return values
 
 
 def _schema(columns: Mapping[str, Array]) -> Schema:
