@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from conduit import rows, samplers, windows
 from conduit.store import Store
 from conduit.table import Table
 from conduit_store.arrays import Array
-from conduit_store.errors import NameTaken, UnknownTable
+from conduit_store.errors import AppendTimeout, LockTimeout, NameTaken, StoreClosed, UnknownTable
 from conduit_store.schema import Column, Schema
 from conduit_store.values import as_rows
 
@@ -138,17 +139,20 @@ class FragmentWriter:
             self._append(parts)
         return fragments
 
-    def cut(self) -> None:
+    def cut(self, timeout: float = _TIMEOUT) -> None:
         """End every ongoing episode where it is, as truncated."""
         parts: list[_Part] = []
         while self._chains:
             self._cut_oldest(parts)
         if parts:
-            self._append(parts)
+            self._append(parts, timeout)
 
     def close(self) -> None:
-        """Give back the open block. Idempotent."""
+        """Cut what is ongoing, if there is room at once, and give back the open block. Idempotent."""
         if self._native is not None:
+            if not self._native.closed:
+                with suppress(AppendTimeout, LockTimeout, StoreClosed):  # then the last steps are not drawn
+                    self.cut(timeout=0.1)
             self._native.close()
 
     def _open(self, columns: Mapping[str, Array]) -> None:
@@ -172,7 +176,7 @@ class FragmentWriter:
         parts.append((self._last_obs.pop(episode), np.array([rows.FINAL], np.uint8), chain))
         self._free.append(chain)
 
-    def _append(self, parts: list[_Part]) -> None:
+    def _append(self, parts: list[_Part], timeout: float = _TIMEOUT) -> None:
         table = self._table
         assert table is not None
         if len(parts) == 1:
@@ -192,7 +196,7 @@ class FragmentWriter:
             rows.buffer(as_rows(column, _kept(column, array), n))
             for column, array in zip(table.schema.columns, arrays, strict=True)
         ]
-        rows.append(self._native, table.name, n, checked, flags=flags, chains=chains, timeout=_TIMEOUT, whole=True)
+        rows.append(self._native, table.name, n, checked, flags=flags, chains=chains, timeout=timeout, whole=True)
 
 
 def _padded(values: Array | None, column: Column, n: int) -> Array:
