@@ -112,6 +112,8 @@ class FragmentWriter:
 
     def write(self, episodes: Sequence[Any]) -> list[Fragment]:
         """Append the steps of RLlib's `SingleAgentEpisode`s, and return a handle for each that had some."""
+        if len(episodes) == 1 and self._step(episodes[0]):
+            return [Fragment(episodes[0].id_, 1, False)]
         parts: list[_Part] = []
         fragments: list[Fragment] = []
         for episode in episodes:
@@ -130,14 +132,31 @@ class FragmentWriter:
                 self._free.append(self._chains.pop(episode.id_))
                 self._last_obs.pop(episode.id_, None)
             else:
-                self._last_obs[episode.id_] = {
-                    name: values[-1:].copy() for name, values in columns.items() if _is_obs(name)
-                }
+                self._last_obs[episode.id_] = {name: values[-1:] for name, values in columns.items() if _is_obs(name)}
             parts.append((columns, flags, chain))
             fragments.append(Fragment(episode.id_, steps, ended))
         if parts:
             self._append(parts)
         return fragments
+
+    def _step(self, episode: Any) -> bool:
+        """One step of the only episode there is, in one native call. False: nothing was done, take the usual way."""
+        if self._native is None or self._ongoing > 1 or episode.id_ not in self._chains or len(episode) != 1:
+            return False
+        if episode.is_terminated or episode.is_truncated:
+            return False
+        observations, action = _data(episode.observations), _data(episode.actions)[0]
+        row = {
+            "obs": observations[0],
+            "action": int(action) if isinstance(action, np.integer) else action,  # of whatever width, see _kept
+            "reward": _data(episode.rewards)[0],
+            "terminated": False,
+            "truncated": False,
+        }
+        if self._native.append_row(row, None, 0.0) != 1:  # other columns or dtypes than these, or no room now
+            return False
+        self._last_obs[episode.id_] = {"obs": np.asarray(observations[-1:])}
+        return True
 
     def cut(self, timeout: float = _TIMEOUT) -> None:
         """End every ongoing episode where it is, as truncated."""
