@@ -7,7 +7,7 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
     sampling.py  batches out                              batch.py    what a batch is
     loader.py    batches prepared ahead                   devices.py  where they go
     samplers, windows, limiters   settings of a table     spec.py     all of them together, as stored
-    agents/      several agents in one environment
+    views.py     windows by name                          agents/     several agents in one environment
 """
 
 from conduit import agents, limiters, samplers, windows
@@ -44,6 +44,7 @@ from conduit_store.errors import (
     StoreNotFound,
     UnknownColumn,
     UnknownTable,
+    UnknownWindow,
     UnsupportedPlatform,
     ValueOutOfRange,
     WaitTimeout,
@@ -58,6 +59,6 @@ __all__ = [
     "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError", "ConfigError", "DtypeMismatch",
     "EpisodeError", "ForkedHandle", "LayoutMismatch", "LockTimeout", "MissingColumn", "MissingExtra", "NameTaken",
     "OutOfHostMemory", "PriorityError", "ReadOnlyStore", "SampleTimeout", "SchemaError", "ShapeMismatch", "StaleKey",
-    "StoreClosed", "StoreNotFound", "UnknownColumn", "UnknownTable", "UnsupportedPlatform", "ValueOutOfRange",
-    "WaitTimeout",
+    "StoreClosed", "StoreNotFound", "UnknownColumn", "UnknownTable", "UnknownWindow", "UnsupportedPlatform",
+    "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip

@@ -63,6 +63,7 @@ class LoaderSettings:
     """
 
     batch_size: int
+    window: str | None = None
     prefetch: int | str = "auto"
     max_priority_drift: float | None = None
     device: Any = None
@@ -101,7 +102,7 @@ class Loader:
     def __init__(self, table: Table, settings: LoaderSettings) -> None:
         self._table = table
         self._settings = settings
-        self._pipeline = _Pipeline(table._reader, table._native, table.spec.sampler, settings)
+        self._pipeline = _Pipeline(table._reader(settings.window), table._native, settings)
         table._loaders.add(self)
         self._finalizer = weakref.finalize(self, self._pipeline.close)
 
@@ -182,8 +183,9 @@ class Loader:
 class _Pipeline:
     """What a loader and its threads share. Threads hold this and not the Loader, so that it can be collected."""
 
-    def __init__(self, reader: Reader, table: native.Table, sampler: object, settings: LoaderSettings) -> None:
+    def __init__(self, reader: Reader, table: native.Table, settings: LoaderSettings) -> None:
         self._reader = reader
+        sampler = reader.view.sampler
         self._settings = settings
         self._transform = settings.transform
         self._device = open_device(settings.device)
