@@ -186,6 +186,12 @@ class _Pipeline:
     def __init__(self, reader: Reader, table: native.Table, settings: LoaderSettings) -> None:
         self._reader = reader
         sampler = reader.view.sampler
+        reader.check_batch(settings.batch_size)
+        if reader.view.distinct and settings.max_priority_drift is not None:
+            raise ConfigError(
+                f"max_priority_drift={settings.max_priority_drift} has no meaning for {sampler}, which draws by order and "
+                "not by chance of rows: leave it out"
+            )
         self._settings = settings
         self._transform = settings.transform
         self._device = open_device(settings.device)
@@ -223,7 +229,7 @@ class _Pipeline:
         if self._inline_error:
             self._raise_what_ended_it()
         try:
-            staging, token, discarded, live, needed, total = loader.next(timeout)
+            staging, token, discarded, live, needed, total, found = loader.next(timeout)
         except StoreClosed:
             self._raise_what_ended_it()
             raise
@@ -237,7 +243,7 @@ class _Pipeline:
                     f"the next batch was not ready after {timeout} s: its preparation (prefetch="
                     f"{self._settings.prefetch!r}) takes longer. Raise timeout, or make transform faster"
                 )
-            raise self._reader.timed_out(timeout, live, needed, total)
+            raise self._reader.timed_out(timeout, live, needed, total, self._settings.batch_size, found)
         if self._named:
             self._reader.advance(self._stream, live)  # here: the number of the next batch
         if not self._works:

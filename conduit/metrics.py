@@ -36,6 +36,7 @@ class TableMetrics(NamedTuple):
     update_s: float
     total_priority: float
     max_priority: float
+    epoch: int  # of draws without replacement, from 1; total_priority then is the rows left in it. 0: no such sampler
     blocks_open: int
     blocks_free: int
     blocks_retired: int

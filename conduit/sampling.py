@@ -13,7 +13,7 @@ from conduit.samplers import Prioritized
 from conduit.spec import TableSpec
 from conduit.values import seconds, whole_number
 from conduit.views import View
-from conduit_store.errors import SampleTimeout, StaleKey
+from conduit_store.errors import CapacityError, SampleTimeout, StaleKey
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
 
@@ -37,6 +37,7 @@ class Reader:
         self._attachment = attachment
         self.view = view
         self._name = spec.name
+        self._max_size = spec.max_size
         self._plan, self.schema = _plan(spec.schema, view)
         self._idle: list[native.Sampler] = []
         self._formats: dict[int, BatchFormat] = {}
@@ -51,6 +52,7 @@ class Reader:
         if not 1 <= n <= _MAX_ROWS:
             raise ValueError(f"sample({n}): give a number of rows from 1 to {_MAX_ROWS:,}")
         timeout = seconds(timeout)
+        self.check_batch(n)
         sampler = self._take()
         try:
             with self._lock:
@@ -65,14 +67,14 @@ class Reader:
                 self._batches[chosen] = batch + 1
             staging: native.Staging | None = None
             try:
-                staging, live, needed, total = sampler.sample(n, chosen, batch, timeout)
+                staging, live, needed, total, found = sampler.sample(n, chosen, batch, timeout)
             finally:
                 if staging is None:  # nothing was delivered: the next call draws this batch
                     with self._lock:
                         if self._batches.get(chosen) == batch + 1:
                             self._batches[chosen] = batch
             if staging is None:
-                raise self.timed_out(timeout, live, needed, total)
+                raise self.timed_out(timeout, live, needed, total, n, found)
             return Batch(staging, self._format(n, sampler))
         finally:
             self._idle.append(sampler)
@@ -146,8 +148,23 @@ class Reader:
             found = self._formats[n] = BatchFormat.make(n, self.schema, sampler.offsets(n))
         return found
 
-    def timed_out(self, timeout: float | None, live: int, needed: int, total: float) -> SampleTimeout:
+    def check_batch(self, n: int) -> None:
+        """Raise CapacityError where a batch of n rows can never be: each row at most once, and so many are not held."""
+        if self.view.distinct and n > self._max_size:
+            raise CapacityError(
+                f"a batch of {n:,} rows, each once ({self.view.sampler}), can never be drawn from table {self._name!r}, "
+                f"which holds {self._max_size:,} at most. Draw fewer"
+            )
+
+    def timed_out(
+        self, timeout: float | None, live: int, needed: int, total: float, n: int, found: int | None
+    ) -> SampleTimeout:
         name = self._name
+        if found is not None:
+            return SampleTimeout(
+                f"a batch of {n:,} rows, each once ({self.view.sampler}), was not to be had from table {name!r} within "
+                f"{timeout} s: {found:,} rows can be drawn, {live:,} are there. Draw fewer, or check that writers run"
+            )
         if live < needed:
             return SampleTimeout(
                 f"table {name!r} may not be sampled after {timeout} s: MinSize({needed}) lacks {needed - live} rows, "

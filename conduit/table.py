@@ -19,6 +19,7 @@ from conduit.loader import Loader, LoaderSettings
 from conduit.metrics import TableMetrics
 from conduit.samplers import Prioritized
 from conduit.sampling import Reader
+from conduit.schedules import Schedule
 from conduit.spec import TableSpec
 from conduit.values import as_keys, as_priorities, whole_number
 from conduit.views import View, find
@@ -151,7 +152,7 @@ class Table:
     def sample(
         self, n: int, *, window: str | None = None, timeout: float | None = 10.0, stream: int | None = None
     ) -> Batch:
-        """Draw `n` windows, with replacement, and copy them out.
+        """Draw `n` windows as the window's sampler says, and copy them out.
 
         `window`: by which of the table's windows, by name; the first if None.
         Columns have shape (n, *row_shape) and are private to the caller. Draws are a function of the table's
@@ -162,6 +163,7 @@ class Table:
 
         Raises:
             ValueError: n < 1. SampleTimeout: names the limiter and what it lacks.
+            CapacityError: more rows than the table holds, by a sampler that draws each at most once.
             UnknownWindow: says which there are.
             StoreClosed: the store was closed here, also while waiting.
             LockTimeout: a stopped process holds the index lock; names it.
@@ -275,6 +277,8 @@ class Table:
         if not view.prioritized and not (alpha is beta is eps is None):
             what = f"table {self.name!r}" if window is None else f"window {view.name!r} of table {self.name!r}"
             raise ConfigError(f"{what} is sampled uniformly: it has no alpha, beta or eps to change")
+        if beta is not None and isinstance(view.sampler, Prioritized) and isinstance(view.sampler.beta, Schedule):
+            raise ConfigError(f"beta of table {self.name!r} follows {view.sampler.beta}: it cannot be set as well")
         now = core.settings(view.index)
         chosen = Prioritized(
             now[0] if alpha is None else alpha,

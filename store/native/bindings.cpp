@@ -201,7 +201,7 @@ nb::dict info_dict(const TableInfo& i) {
   FIELD(sampled_batches); FIELD(updated); FIELD(stale_updates); FIELD(discarded_batches); FIELD(recoveries); FIELD(blocks_opened);
   FIELD(draw_ns); FIELD(gather_ns); FIELD(sample_wait_ns); FIELD(fold_ns); FIELD(append_ns); FIELD(append_wait_ns); FIELD(append_calls);
   FIELD(update_ns); FIELD(blocks_open); FIELD(blocks_free); FIELD(blocks_retired); FIELD(blocks_pinned); FIELD(open_writers);
-  FIELD(total); FIELD(max_priority);
+  FIELD(total); FIELD(max_priority); FIELD(epoch);
 #undef FIELD
   return d;
 }
@@ -332,6 +332,10 @@ class PyWriter : public Handle<Writer> {
   bool closing = false;
 };
 
+std::optional<std::uint64_t> rows_found(const SampleState& state) {
+  return state.status == SampleStatus::few_rows ? std::optional(state.drawn.found) : std::nullopt;
+}
+
 class PySampler : public Handle<Sampler> {
  public:
   PySampler(const PyTable& table, const Plan& plan) : Handle(std::make_shared<Sampler>(table.get(), checked(*table.get(), plan)), table.store()) {}
@@ -348,8 +352,8 @@ class PySampler : public Handle<Sampler> {
     return plan;
   }
 
-  // (buffer or None, live steps, steps needed, total priority)
-  std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::uint64_t, double> sample(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::optional<double> timeout) {
+  // (buffer or None, live steps, steps needed, total priority, rows that can be drawn where those are too few, else None)
+  std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::uint64_t, double, std::optional<std::uint64_t>> sample(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::optional<double> timeout) {
     const auto sampler = get();
     auto staging = std::make_shared<Staging>(sampler->plan().offsets(n).back());
     SampleState state;
@@ -357,13 +361,13 @@ class PySampler : public Handle<Sampler> {
       nb::gil_scoped_release release;
       return sampler->sample(n, staging->data(), stream, batch, &state) == SampleStatus::ok;
     };
-    if (attempt()) return {staging, state.live_steps, state.needed, state.total};
+    if (attempt()) return {staging, state.live_steps, state.needed, state.total, std::nullopt};
     const Deadline deadline(timeout);
     for (;;) {
       const std::uint32_t signal = sampler->begin_wait();
-      if (attempt()) return {staging, state.live_steps, state.needed, state.total};
+      if (attempt()) return {staging, state.live_steps, state.needed, state.total, std::nullopt};
       const std::uint64_t slice = deadline.slice();
-      if (slice == 0) return {nullptr, state.live_steps, state.needed, state.total};
+      if (slice == 0) return {nullptr, state.live_steps, state.needed, state.total, rows_found(state)};
       nb::gil_scoped_release release;
       sampler->wait(signal, slice);
     }
@@ -386,9 +390,9 @@ class PyLoader : public Handle<Loader> {
   PyLoader(const PyTable& table, const Plan& plan, const LoaderSettings& settings, std::shared_ptr<StagingPool> pool)
       : Handle(std::make_shared<Loader>(table.get(), PySampler::checked(*table.get(), plan), settings, pool ? std::move(pool) : staging_pool()), table.store()) {}
 
-  // (buffer, token, tokens discarded, number of the next batch, 0, 0), or after the timeout
-  // (None, 0, tokens discarded, live steps, steps needed, total priority)
-  std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::vector<std::uint64_t>, std::uint64_t, std::uint64_t, double> next(std::optional<double> timeout) {
+  // (buffer, token, tokens discarded, number of the next batch, 0, 0, None), or after the timeout
+  // (None, 0, tokens discarded, live steps, steps needed, total priority, rows that can be drawn where those are too few)
+  std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::vector<std::uint64_t>, std::uint64_t, std::uint64_t, double, std::optional<std::uint64_t>> next(std::optional<double> timeout) {
     const auto loader = get();
     const std::uint64_t began = now_ns();
     const Deadline deadline(timeout);
@@ -406,12 +410,12 @@ class PyLoader : public Handle<Loader> {
       nb::gil_scoped_release release;
       if (loader->next(began, slice, &batch, &discarded)) {
         nb::gil_scoped_acquire acquire;
-        return {std::move(batch.staging), batch.token, std::move(discarded), batch.number + 1, 0, 0.0};
+        return {std::move(batch.staging), batch.token, std::move(discarded), batch.number + 1, 0, 0.0, std::nullopt};
       }
     }
     loader->gave_up(began);
     const SampleState state = loader->state();
-    return {nullptr, 0, std::move(discarded), state.live_steps, state.needed, state.total};
+    return {nullptr, 0, std::move(discarded), state.live_steps, state.needed, state.total, rows_found(state)};
   }
 
   std::shared_ptr<Loader> get() const {
@@ -539,10 +543,15 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   }, "priorities"_a, "n"_a);
   m.def("staging_kept_bytes", [] { return staging_pool()->kept(); });
 
+  // `sampler`: a SamplerKind; `beta_schedule`: (ScheduleKind, start, end, batches).
   nb::class_<ViewSpec>(m, "ViewSpec")
-      .def("__init__", [](ViewSpec* self, std::uint32_t steps_after, bool prioritized, double alpha, double beta, double eps) {
-        new (self) ViewSpec{prioritized, steps_after, alpha, eps, beta};
-      }, "steps_after"_a, "prioritized"_a, "alpha"_a, "beta"_a, "eps"_a);
+      .def("__init__", [](ViewSpec* self, std::uint32_t steps_after, bool prioritized, double alpha, double beta, double eps, std::uint32_t sampler, bool stratified,
+                          const std::tuple<std::uint32_t, double, double, std::uint64_t>& beta_schedule) {
+        if (sampler > kWithoutReplacement) fail(ErrorCode::config, "unknown sampler %u", sampler);
+        const auto& [kind, start, end, batches] = beta_schedule;
+        if (kind > kExponential) fail(ErrorCode::config, "unknown schedule %u", kind);
+        new (self) ViewSpec{prioritized, steps_after, alpha, eps, beta, static_cast<SamplerKind>(sampler), stratified, {kind, start, end, batches}};
+      }, "steps_after"_a, "prioritized"_a, "alpha"_a, "beta"_a, "eps"_a, "sampler"_a, "stratified"_a, "beta_schedule"_a);
   nb::class_<TableSpec>(m, "TableSpec")
       .def("__init__", [](TableSpec* self, const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets, const std::vector<std::uint64_t>& row_bytes,
                           std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint64_t block_bytes, const std::vector<ViewSpec>& views,

@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 4;
+inline constexpr std::uint32_t kLayoutVersion = 5;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -161,10 +161,22 @@ struct Drift {
   std::uint64_t era;
 };
 
+// How a view's rows are drawn; see draws.cpp.
+enum SamplerKind : std::uint32_t { kByMass = 0, kOldestFirst = 1, kNewestFirst = 2, kWithoutReplacement = 3 };
+
+// A number that follows a view's count of batches, see schedule.hpp. kConstant: it does not.
+enum ScheduleKind : std::uint32_t { kConstant = 0, kLinear = 1, kExponential = 2 };
+struct Schedule {
+  std::uint32_t kind = kConstant;
+  double start = 0.0, end = 0.0;
+  std::uint64_t batches = 1;
+};
+
 // A view: one window by which a table is sampled, with its own index over the rows: which of them the window fits (one of
 // the row flags), how likely each is drawn (leaves), and how far that has moved (drift). Immutable after creation but for
-// the last six, which are changed under the table's index lock.
-// Crash: leaves, sums and extremes are recomputed from flags and raw priorities, see recover.cpp.
+// what follows `alpha`, which is changed under the table's index lock.
+// Ground truth: raw priorities, and without replacement `epoch` and each row's mark, the epoch in which it was drawn last.
+// Crash: leaves, sums and extremes are recomputed from flags, raw priorities and marks, see recover.cpp.
 struct View {
   std::uint64_t raw_offset;                      // float32[slots]: priority as given; NaN = "the largest of the live rows"
   std::uint64_t level_offset[kTreeLevels];       // double[level_size]: level 0 = leaves, padded to lines of 8
@@ -172,7 +184,13 @@ struct View {
   std::uint64_t seed;                            // of this view's draws
   std::uint32_t steps_after;  // rows needed after the drawn one (n of an n-step window); 0 = rows as stored
   std::uint32_t prioritized;
+  std::uint32_t sampler;      // SamplerKind
+  std::uint32_t stratified;   // kByMass: one draw from each of n equal slices of the mass
+  std::uint64_t drawn_offset; // uint32[slots]: marks; 0 but for kWithoutReplacement
+  Schedule beta_schedule;
   std::atomic<double> alpha, eps, beta;
+  std::uint32_t epoch;        // kWithoutReplacement: from 1; a row whose mark is `epoch` is not drawn again in it
+  std::uint64_t batches;      // drawn so far; those that were thrown away at once and drawn again count once
   std::uint32_t rebuild;      // 1 while every leaf is being recomputed: recovery then does all of them
   Drift drift;
 };

@@ -10,6 +10,7 @@
 #include "failpoints.hpp"
 #include "philox.hpp"
 #include "powers.hpp"
+#include "schedule.hpp"
 
 namespace conduit {
 namespace {
@@ -76,17 +77,18 @@ Sampler::Sampler(std::shared_ptr<TableCore> table, Plan plan) : table_(std::move
 SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state) {
   TableCore& t = *table_;
   Table& shared = t.shared();
-  const ViewIndex& view = t.view(plan_.view);
+  ViewIndex& view = t.view(plan_.view);
   t.process().check();
+  const std::uint64_t numbers = draw_numbers(view, n);
   const std::vector<std::uint64_t> offsets = plan_.offsets(n);
   const std::size_t extra = plan_.outputs.size();
   auto* keys = reinterpret_cast<std::uint64_t*>(out + offsets[extra]);
   auto* probabilities = reinterpret_cast<double*>(out + offsets[extra + 1]);
   auto* weights = reinterpret_cast<float*>(out + offsets[extra + 2]);
-  draws_.resize(n);
+  draws_.resize(std::max<std::uint64_t>(n, numbers));
   slots_.resize(n);
   for (;;) {
-    uniform_draws(view.shared().seed, stream, batch, n, draws_.data());
+    uniform_draws(view.shared().seed, stream, batch, static_cast<std::uint32_t>(numbers), draws_.data());
     const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();  // before the draw: what is drawn stays in place
     const std::uint64_t began = now_ns();
     double beta, least = std::numeric_limits<double>::infinity();
@@ -94,18 +96,20 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
       IndexLock lock(t);
       FAILPOINT(draw_locked);
       t.fold();
-      const DrawMark mark = view.mark();
-      *state = {shared.live_steps, shared.min_size.load(std::memory_order_relaxed), mark.total, mark};
-      if (state->live_steps < state->needed) return SampleStatus::too_few;
-      if (!(state->total > 0.0)) return SampleStatus::no_mass;
-      for (std::uint32_t i = 0; i < n; ++i) draws_[i] *= state->total;
-      view.sum().find(draws_.data(), n, slots_.data());
-      const double* leaves = view.leaves();
-      for (std::uint32_t i = 0; i < n; ++i) {
-        keys[i] = t.key_of(slots_[i]);
-        probabilities[i] = leaves[slots_[i]] / state->total;
+      const auto status = [&](SampleStatus found) { return state->status = found; };
+      state->live_steps = shared.live_steps;
+      state->needed = shared.min_size.load(std::memory_order_relaxed);
+      state->total = view.total();
+      if (state->live_steps < state->needed) return status(SampleStatus::too_few);
+      switch (t.draw(view, {n, draws_.data()}, slots_.data(), probabilities, &state->drawn)) {
+        case DrawStatus::ok: break;
+        case DrawStatus::no_mass: return status(SampleStatus::no_mass);
+        case DrawStatus::few_rows: return status(SampleStatus::few_rows);
       }
-      beta = view.shared().beta.load(std::memory_order_relaxed);
+      for (std::uint32_t i = 0; i < n; ++i) keys[i] = t.key_of(slots_[i]);
+      state->mark = view.mark();  // after the draw: what it changes itself is no drift of it
+      const Schedule& schedule = view.shared().beta_schedule;
+      beta = schedule.kind == kConstant ? view.shared().beta.load(std::memory_order_relaxed) : value_at(schedule, state->drawn.index);
       if (plan_.table_weights) least = view.least_mass() / state->total;
       FAILPOINT(draw_done);
     }
@@ -122,11 +126,27 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
       t.span(Stage::gather, n, drawn, gathered);
       shared.counters.sampled_rows.fetch_add(n, std::memory_order_relaxed);
       shared.counters.sampled_batches.fetch_add(1, std::memory_order_relaxed);
-      return SampleStatus::ok;
+      return state->status = SampleStatus::ok;
     }
     // Expelled while stopped: the copy may be of a block's next life. The batch was never delivered.
+    Drawn rows = state->drawn;
+    rows.index = kNextBatch;  // the number stays this batch's
+    undo(n, out, rows);
     shared.counters.discarded_batches.fetch_add(1, std::memory_order_relaxed);
   }
+}
+
+void Sampler::undo(std::uint32_t n, const std::byte* out, const Drawn& drawn) {
+  TableCore& t = *table_;
+  t.process().check();
+  const auto* keys = reinterpret_cast<const std::uint64_t*>(out + plan_.offsets(n)[plan_.outputs.size()]);
+  {
+    IndexLock lock(t);
+    t.fold();
+    t.undo_draw(t.view(plan_.view), keys, n, drawn);
+  }
+  FAILPOINT(draw_undone);
+  announce(t.shared().rows_waiting, t.shared().rows_signal);
 }
 
 bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at) {

@@ -47,12 +47,19 @@ struct Cursor {
   std::uint32_t row;
 };
 
-enum class SampleStatus { ok, too_few, no_mass };
+enum class SampleStatus {
+  ok,
+  too_few,   // fewer live steps than min_size
+  no_mass,   // no row that could be drawn
+  few_rows,  // the sampler draws each row once, and there are fewer than asked for
+};
 
 struct SampleState {
+  SampleStatus status = SampleStatus::ok;
   std::uint64_t live_steps = 0, needed = 0;
   double total = 0.0;
   DrawMark mark;  // of the batch that was drawn
+  Drawn drawn;    // in: `index` of a batch that was drawn before and is drawn again, else kNextBatch
 };
 
 class Sampler {
@@ -60,6 +67,7 @@ class Sampler {
   Sampler(std::shared_ptr<TableCore> table, Plan plan);
 
   // One attempt, without waiting for rows. Draw `i` of the batch uses Philox(seed, stream, batch). Fills `out`.
+  // A batch whose copy was worthless, because this reader had been stopped, is undone and drawn again with the same numbers.
   SampleStatus sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state);
   // After an attempt that failed: begin_wait, one more attempt, and only then wait with what begin_wait returned. So no
   // row that is published in between is slept through. Wakes early at will.
@@ -68,6 +76,9 @@ class Sampler {
   // Copies the windows of given live rows; false for the first key that is stale, whose position comes back. Nothing was
   // drawn: probabilities are NaN, weights 1.
   bool read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at);
+  // A batch of n rows that `sample` filled into `out` will not be delivered: without replacement its rows come back, unless
+  // their epoch is over. What is not undone, for a killed process, say, counts as drawn.
+  void undo(std::uint32_t n, const std::byte* out, const Drawn& drawn);
   const Plan& plan() const { return plan_; }
   TableCore& table() const { return *table_; }
 

@@ -43,6 +43,7 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
     View& view = t.views[v];
     const bool prioritized = spec.views[v].prioritized;
     view.raw_offset = prioritized ? take(slots * sizeof(float)) : 0;
+    view.drawn_offset = spec.views[v].sampler == kWithoutReplacement ? take(slots * sizeof(std::uint32_t)) : 0;
     for (std::uint32_t k = 0; k < t.levels; ++k) view.level_offset[k] = take(t.level_size[k] * sizeof(double));
     for (std::uint32_t k = 0; prioritized && k < t.extreme_levels; ++k) view.extreme_offset[k] = take(t.extreme_size[k] * sizeof(Extremes));
   }
@@ -105,6 +106,10 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
     view.alpha.store(from.alpha);
     view.eps.store(from.eps);
     view.beta.store(from.beta);
+    view.sampler = from.sampler;
+    view.stratified = from.stratified;
+    view.beta_schedule = from.beta_schedule;
+    view.epoch = 1;
     for (std::uint32_t k = 0; from.prioritized && k < t.extreme_levels; ++k) {
       std::fill_n(segments.control_at<Extremes>(view.extreme_offset[k]), t.extreme_size[k], Extremes{});
     }
@@ -251,8 +256,9 @@ UpdateCount TableCore::update(std::uint32_t v, const std::uint64_t* keys, const 
         view.set_raw(slot, priorities[i]);
         FAILPOINT(tree_raw_written);
         if (!view.ready(slot)) continue;  // its leaf waits for its successor
-        change += std::abs(leaf[i - start] - leaves[slot]);
-        leaves[slot] = leaf[i - start];
+        const double mass = view.drawn(slot) ? 0.0 : leaf[i - start];
+        change += std::abs(mass - leaves[slot]);
+        leaves[slot] = mass;
         view.extreme_changed(slot, before);
       }
       FAILPOINT(tree_leaves_written);
@@ -324,6 +330,7 @@ TableInfo TableCore::info(std::uint32_t v) {
     info.live_steps = t_.live_steps;
     info.total = view.total();
     info.max_priority = view.prioritized() ? view.extremes().largest : 1.0f;
+    info.epoch = view.marked() ? view.shared().epoch : 0;
   }
   // The rest is read without the lock: numbers for people, each right at some moment of the call.
   info.steps_folded = c.steps_folded.load();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "draws.hpp"
 #include "layout.hpp"
 #include "process.hpp"
 #include "spans.hpp"
@@ -23,6 +24,9 @@ struct ViewSpec {
   bool prioritized = false;
   std::uint32_t steps_after = 0;  // 0: rows as stored
   double alpha = 1.0, eps = 0.0, beta = 0.0;
+  SamplerKind sampler = kByMass;
+  bool stratified = false;
+  Schedule beta_schedule;
 };
 
 struct TableSpec {
@@ -41,6 +45,7 @@ struct TableInfo {
   std::uint32_t blocks_open, blocks_free, blocks_retired, blocks_pinned, open_writers;
   double total;
   float max_priority;
+  std::uint32_t epoch;  // of draws without replacement
 };
 
 struct UpdateCount {
@@ -83,6 +88,10 @@ class TableCore {
     return make_key(blocks_[block_of(slot)].generation.load(std::memory_order_relaxed), slot);
   }
   bool live(std::uint64_t key, std::uint32_t* slot) const;
+  // Rows for a batch, as the view's sampler draws them; see draws.hpp.
+  DrawStatus draw(ViewIndex& view, const DrawRequest& request, std::uint32_t* slots, double* probabilities, Drawn* drawn);
+  // Takes back what a draw has changed for good: its batch was never delivered.
+  void undo_draw(ViewIndex& view, const std::uint64_t* keys, std::uint32_t n, const Drawn& drawn);
 
   // --- take the lock themselves ---
   // A free block given to a writer of this process, or kNoRow when none can be had now (then `holders` says why).
@@ -132,6 +141,17 @@ class TableCore {
   void finish_chains(std::uint32_t b);
   void finish_chains_of(std::uint64_t writer);
   void make_ready(ViewIndex& view, const std::vector<std::uint32_t>& slots);
+  // Calls f(block) for the blocks that may hold live rows, in eviction order or the other way, until it returns false.
+  template <class F>
+  void each_open_block(bool newest_first, F f) const {
+    for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i) {
+      if (!f(order_[(newest_first ? t_.order_tail - 1 - (i - t_.order_head) : i) % t_.n_blocks])) return;
+    }
+  }
+  bool draw_in_order(const ViewIndex& view, std::uint32_t n, std::uint32_t* slots, std::uint64_t* found) const;
+  bool draw_without_replacement(ViewIndex& view, const DrawRequest& request, std::uint32_t* slots, double* probabilities, Drawn* drawn);
+  void begin_epoch(ViewIndex& view, const std::uint32_t* without, std::uint32_t n);
+  std::uint64_t count_ready(const ViewIndex& view) const;
   void journal(const LineRange* ranges, std::uint32_t n);
   void journal_done();
   void drop_rows(std::uint32_t b, std::uint32_t to);

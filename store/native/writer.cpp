@@ -238,6 +238,7 @@ void Writer::write_rows(const Rows& rows, std::uint32_t from, const Piece& piece
   }
   for (std::uint32_t v = 0; v < t.n_views(); ++v) {
     const ViewIndex& view = t.view(v);
+    for (std::uint32_t i = 0; view.marked() && i < n; ++i) view.set_mark(base + i, 0);
     if (!view.prioritized()) continue;
     for (std::uint32_t i = 0; i < n; ++i) {
       view.set_raw(base + i, rows.priorities != nullptr ? rows.priorities[from + i] : std::numeric_limits<float>::quiet_NaN());

@@ -39,6 +39,8 @@ ROLES_AT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("announce_begin", "announce_cleared", "announce_signalled"), ("tuner",)),
     **dict.fromkeys(("update_locked", "update_done"), ("updater",)),
     **dict.fromkeys(("reader_entered", "draw_locked", "draw_done"), _READING),
+    **dict.fromkeys(("draw_marked", "epoch_marked", "epoch_counted", "epoch_leaves", "epoch_done"), ("sampler",)),
+    **dict.fromkeys(("draw_unmarked", "draw_undone"), ("sampler",)),
     **dict.fromkeys(("gather_begin", "gather_column", "gather_end", "reader_left"), _READING),
     **dict.fromkeys(("pin_locked", "pin_written", "pin_released"), ("reader",)),
     **dict.fromkeys(("clear_begin", "clear_end"), ("cleaner",)),
@@ -53,7 +55,7 @@ LOCK_FREE = frozenset(
         *("attach_claimed", "attach_cleaned", "detach_begin"),
         *("append_row_written", "append_before_publish", "append_published", "append_sealed", "append_released"),
         *("reader_entered", "gather_begin", "gather_column", "gather_end", "reader_left"),
-        *("pin_released", "wait_rows", "wait_space"),
+        *("pin_released", "wait_rows", "wait_space", "draw_undone"),
         *("announce_begin", "announce_cleared", "announce_signalled"),
     )
 )

@@ -5,6 +5,8 @@ A role checks all that it reads itself; what it finds wrong it raises.
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from typing import Any
 
 import conduit
@@ -24,9 +26,9 @@ class Sampler(Role):
         self.tables = [self.store.table(name) for name in ("plain", "episodic")]
         self.hungry = self.store.table("hungry")
 
-    def draw(self, table: conduit.Table) -> conduit.Batch | None:
+    def draw(self, table: conduit.Table, window: str | None = None) -> conduit.Batch | None:
         try:
-            batch = table.sample(self.chance.randint(1, 24), timeout=0.02)
+            batch = table.sample(self.chance.randint(1, 24), window=window, timeout=0.02)
         except SampleTimeout:  # only while a table is still empty
             return None
         _expect(rows.batch_faults(batch))
@@ -36,12 +38,27 @@ class Sampler(Role):
     def step(self) -> None:
         self.count += 1
         self.draw(self.tables[self.count % 2])
+        if self.count % 3 == 0:
+            batch = self.draw(self.tables[0], "once")
+            _expect([] if batch is None or len(set(batch.keys)) == len(batch) else ["a row twice in a batch"])
+        if self.count % 16 == 0:
+            self.prepare_in_vain()
         if self.count % 8 == 0:
             try:
                 self.hungry.sample(1, timeout=0.001)
             except SampleTimeout:
                 return
             raise AssertionError("a table without rows was sampled")
+
+
+    def prepare_in_vain(self) -> None:
+        """A loader is closed with batches ready: their rows come back."""
+        with self.tables[0].loader(4, window="once", prefetch=2) as loader:
+            with suppress(SampleTimeout):
+                loader.next(timeout=0.02)
+            end = time.monotonic() + 0.02
+            while loader.metrics().ready == 0 and time.monotonic() < end:
+                time.sleep(0.0005)
 
 
 class Updater(Sampler):

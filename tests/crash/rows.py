@@ -41,7 +41,11 @@ EPISODIC = Schema.from_example(
 )
 _prioritized = samplers.Prioritized(alpha=ALPHA, beta=0.4)
 TABLES: dict[str, dict[str, Any]] = {
-    "plain": {"schema": PLAIN, "window": {"rows": windows.Row(), "again": windows.Row()}},
+    "plain": {
+        "schema": PLAIN,
+        "window": {"rows": windows.Row(), "again": windows.Row(), "once": windows.Row()},
+        "sampler": {"rows": _prioritized, "again": _prioritized, "once": samplers.WithoutReplacement()},
+    },
     "episodic": {
         "schema": EPISODIC,
         "window": {"n": windows.NStep(N_STEP, GAMMA), "one": windows.Transition(GAMMA)},
@@ -51,7 +55,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "hungry": {"schema": PLAIN, "window": windows.Row(), "limiter": limiters.MinSize(MAX_SIZE)},
 }
 for _settings in TABLES.values():
-    _settings |= {"max_size": MAX_SIZE, "max_writers": 4, "sampler": _prioritized}
+    _settings |= {"max_size": MAX_SIZE, "max_writers": 4, "sampler": _settings.get("sampler", _prioritized)}
 
 
 def create_store(name: str) -> Store:
