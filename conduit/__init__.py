@@ -6,12 +6,12 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
     writer.py    rows in, one step at a time              extend.py   rows in, whole arrays
     sampling.py  batches out                              batch.py    what a batch is
     loader.py    batches prepared ahead                   devices.py  where they go
-    samplers, windows, limiters   settings of a table     spec.py     all of them together, as stored
+    samplers, windows, limiters, removers  settings       spec.py     all of them together, as stored
     schedules.py settings that change with time
     views.py     windows by name                          agents/     several agents in one environment
 """
 
-from conduit import agents, limiters, samplers, schedules, windows
+from conduit import agents, limiters, removers, samplers, schedules, windows
 from conduit.batch import Batch, DeviceBatch
 from conduit.blocks import BlockView
 from conduit.loader import Loader, LoaderMetrics
@@ -56,8 +56,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Batch", "BlockView", "Column", "DeviceBatch", "Loader", "LoaderMetrics", "Schema", "Store", "StoreMetrics",
-    "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "agents", "limiters", "samplers", "schedules",
-    "windows", "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError", "ConfigError",
+    "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "agents", "limiters", "removers", "samplers",
+    "schedules", "windows", "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError", "ConfigError",
     "DtypeMismatch", "EpisodeError", "ForkedHandle", "LayoutMismatch", "LockTimeout", "MissingColumn", "MissingExtra",
     "NameTaken", "OutOfHostMemory", "PriorityError", "ReadOnlyStore", "SampleTimeout", "SchemaError", "ShapeMismatch",
     "StaleKey", "StoreClosed", "StoreNotFound", "UnknownColumn", "UnknownTable", "UnknownWindow", "UnsupportedPlatform",

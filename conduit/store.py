@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from conduit import limiters, samplers, windows
+from conduit import limiters, removers, samplers, windows
 from conduit.metrics import StoreMetrics
 from conduit.spec import TableSpec
 from conduit.table import Table
@@ -190,6 +190,7 @@ class Store:
         sampler: samplers.Sampler | Mapping[str, samplers.Sampler] | None = None,
         window: windows.Window | Mapping[str, windows.Window] | None = None,
         limiter: limiters.MinSize | None = None,
+        remover: removers.Remover | None = None,
         max_writers: int = 8,
         mean_episode_length: float = 25.0,
         seed: int = 0,
@@ -201,6 +202,7 @@ class Store:
         with episode roles (obs, reward, terminated, truncated and no next_obs), else Row(). Up to four windows over
         the same rows may be given by name, `{"short": NStep(3), "long": NStep(10)}`, and then a sampler for each by
         the same names, or one for all; `table.sample(n, window="long")`. The first is the one used where none is named.
+        `remover`: which row leaves a full table, Fifo() (the oldest) if None; see `conduit.removers` for what the others cost.
         `max_writers`: how many writers are expected at a time. More are let in, but their open blocks then push
         old rows out early. `mean_episode_length`: episodes keep one final observation each; shorter ones than
         this push old rows out early too. `evicted_early` in the metrics counts such rows.
@@ -216,7 +218,7 @@ class Store:
             window = windows.Transition() if isinstance(schema, Schema) and schema.is_episodic else windows.Row()
         spec = TableSpec(
             name, schema, max_size, sampler or samplers.Uniform(), window, limiter or limiters.MinSize(),
-            max_writers, mean_episode_length, seed,
+            max_writers, mean_episode_length, seed, remover or removers.Fifo(),
         )  # fmt: skip
         record = spec.to_native()
         self._native.check()

@@ -274,9 +274,10 @@ class Table:
         """
         core = self._native
         view = self._view(window)
-        if not view.prioritized and not (alpha is beta is eps is None):
+        by_priority = isinstance(view.sampler, Prioritized)
+        if not by_priority and not (alpha is beta is eps is None):
             what = f"table {self.name!r}" if window is None else f"window {view.name!r} of table {self.name!r}"
-            raise ConfigError(f"{what} is sampled uniformly: it has no alpha, beta or eps to change")
+            raise ConfigError(f"{what} is not sampled by priority: it has no alpha, beta or eps to change")
         if beta is not None and isinstance(view.sampler, Prioritized) and isinstance(view.sampler.beta, Schedule):
             raise ConfigError(f"beta of table {self.name!r} follows {view.sampler.beta}: it cannot be set as well")
         now = core.settings(view.index)
@@ -295,7 +296,12 @@ class Table:
         self._native.clear()
 
     def blocks(self) -> list[BlockView]:
-        """Return the blocks that hold live rows, oldest first. See `block`."""
+        """Return the blocks that hold live rows, oldest first. See `block`.
+
+        Raises:
+            ConfigError: the table's remover takes rows out one by one, and so it has no blocks of several rows.
+        """
+        self._check_blocks()
         views: list[BlockView] = []
         for index in self._native.live_blocks():
             with contextlib.suppress(StaleKey):  # its last row was evicted meanwhile
@@ -308,8 +314,9 @@ class Table:
         A pinned block is not reused; a writer that finds no other waits, and then says who holds it.
 
         Raises:
-            StaleKey: the block holds no live row.
+            StaleKey: the block holds no live row. ConfigError: as in `blocks`.
         """
+        self._check_blocks()
         return BlockView(index, self.schema, self._layout, self._native.pin_block(index))
 
     def info(self, *, window: str | None = None) -> TableMetrics:
@@ -337,11 +344,19 @@ class Table:
     def describe(self) -> str:
         """Return one line: rows, bytes, blocks."""
         layout, core = self._layout, self._native
+        blocks = f"{layout.blocks:,} blocks of {layout.rows:,} rows ({layout.block_bytes / 1024:,.0f} KiB)"
         return (
             f"table {self.name!r}: {self.max_size:,} rows of {self.schema.row_bytes:,} bytes in "
-            f"{layout.blocks:,} blocks of {layout.rows:,} rows ({layout.block_bytes / 1024:,.0f} KiB): "
+            f"{f'{layout.blocks:,} slots' if self._spec.slots else blocks}: "
             f"{core.data_bytes / 2**20:,.1f} MiB of rows, {core.control_bytes / 2**20:,.1f} MiB of index"
         )
+
+    def _check_blocks(self) -> None:
+        if self._spec.slots:
+            raise ConfigError(
+                f"table {self.name!r} takes rows out one by one ({self._spec.remover}), and so has no zero-copy blocks. "
+                "Use table.rows(keys), which copies, or removers.Fifo()"
+            )
 
     def _view(self, window: str | None) -> View:
         return find(self._spec.views, window, self.name)

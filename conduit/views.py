@@ -36,6 +36,7 @@ class View:
     name: str
     window: windows.Window
     sampler: samplers.Sampler
+    ranked: bool = False  # keeps priorities for the table's remover, whatever the sampler
 
     @property
     def episodic(self) -> bool:
@@ -45,7 +46,7 @@ class View:
     @property
     def prioritized(self) -> bool:
         """Whether rows of this view have priorities."""
-        return isinstance(self.sampler, samplers.Prioritized)
+        return self.ranked or isinstance(self.sampler, samplers.Prioritized)
 
     @property
     def distinct(self) -> bool:
@@ -70,7 +71,8 @@ class View:
 
     def to_native(self) -> native.ViewSpec:
         """Return the record that the core makes a view from."""
-        chances = self.sampler if isinstance(self.sampler, samplers.Prioritized) else samplers.Prioritized(0.0, 0.0)
+        # Where priorities do not decide over draws: (p + 1)^0 is 1 for every p, 0 too.
+        chances = self.sampler if isinstance(self.sampler, samplers.Prioritized) else samplers.Prioritized(0.0, 0.0, 1.0)
         beta, schedule = chances.beta, (0, 0.0, 0.0, 1)
         if isinstance(beta, schedules.Schedule):
             schedule = (_CORE_SCHEDULES[type(beta)], beta.start, beta.end, beta.batches)

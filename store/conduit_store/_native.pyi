@@ -44,6 +44,8 @@ class TableSpec:
         views: Sequence[ViewSpec],
         min_size: int,
         seed: int,
+        remover: int,
+        remover_view: int,
     ) -> None: ...
 
 class Staging:

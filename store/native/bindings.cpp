@@ -156,7 +156,8 @@ class PyAttachment : public Handle<Process> {
 
 TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets,
                     const std::vector<std::uint64_t>& row_bytes, std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks,
-                    std::uint64_t block_bytes, const std::vector<ViewSpec>& views, std::uint64_t min_size, std::uint64_t seed) {
+                    std::uint64_t block_bytes, const std::vector<ViewSpec>& views, std::uint64_t min_size, std::uint64_t seed, std::uint32_t remover,
+                    std::uint32_t remover_view) {
   TableSpec s;
   s.name = name;
   s.spec.assign(spec.c_str(), spec.size());
@@ -173,6 +174,11 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   s.links = std::any_of(views.begin(), views.end(), [](const ViewSpec& view) { return view.steps_after > 0; });
   s.min_size = min_size;
   s.seed = seed;
+  if (remover > kRemoveLeast) fail(ErrorCode::config, "unknown remover %u", remover);
+  s.remover = static_cast<RemoverKind>(remover);
+  s.remover_view = remover_view;
+  if (remover != kRemoveOldest && (rows_per_block != 1 || s.links)) fail(ErrorCode::config, "table '%s' removes rows one by one: its blocks have one row, without episodes", name.c_str());
+  if (remover == kRemoveLeast && (remover_view >= views.size() || !views[remover_view].prioritized)) fail(ErrorCode::config, "table '%s' removes by priorities that it does not keep", name.c_str());
   return s;
 }
 
@@ -555,10 +561,10 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   nb::class_<TableSpec>(m, "TableSpec")
       .def("__init__", [](TableSpec* self, const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets, const std::vector<std::uint64_t>& row_bytes,
                           std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint64_t block_bytes, const std::vector<ViewSpec>& views,
-                          std::uint64_t min_size, std::uint64_t seed) {
-             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, views, min_size, seed));
+                          std::uint64_t min_size, std::uint64_t seed, std::uint32_t remover, std::uint32_t remover_view) {
+             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, views, min_size, seed, remover, remover_view));
            },
-           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "min_size"_a, "seed"_a);
+           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "min_size"_a, "seed"_a, "remover"_a, "remover_view"_a);
 
   nb::class_<Staging>(m, "Staging", nb::type_slots(staging_slots)).def_prop_ro("bytes", &Staging::bytes);
   // Arrays of n rows within a buffer: (byte offset, dtype.str without byte order, shape of a row) each.

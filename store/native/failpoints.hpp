@@ -23,7 +23,8 @@ namespace conduit {
   X(reader_entered) X(draw_locked) X(draw_done) X(gather_begin) X(gather_column) X(gather_end) X(reader_left)     \
   X(pin_locked) X(pin_written) X(pin_released) X(clear_begin) X(clear_end) X(recover_begin) X(recover_end)        \
   X(wait_rows) X(wait_space)                                                                                      \
-  X(draw_marked) X(draw_unmarked) X(draw_undone) X(epoch_marked) X(epoch_counted) X(epoch_leaves) X(epoch_done)
+  X(draw_marked) X(draw_unmarked) X(draw_undone) X(epoch_marked) X(epoch_counted) X(epoch_leaves) X(epoch_done)  \
+  X(remove_chosen) X(remove_done) X(victim_written)
 
 enum class Failpoint : int {
 #define X(name) name,

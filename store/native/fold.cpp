@@ -38,6 +38,7 @@ void TableCore::fold() {
     const auto count = static_cast<std::uint32_t>(pubs[i] & kCountMask);
     if (const std::uint32_t folded = block.folded.load(std::memory_order_relaxed); folded < count) {
       FAILPOINT(fold_begin);
+      if (slots()) make_room();
       fold_rows(b, folded, count);
       folded_any = true;
     }
@@ -76,6 +77,7 @@ void TableCore::fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to)
   const std::uint32_t steps = count_steps(b, from, to);
   t_.live_steps += steps;
   block.folded.store(to, std::memory_order_release);
+  if (victims_.used()) victims_.changed(base);
   FAILPOINT(fold_block_counted);
   t_.counters.steps_folded.fetch_add(steps, std::memory_order_relaxed);
 }

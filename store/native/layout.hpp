@@ -195,6 +195,24 @@ struct View {
   Drift drift;
 };
 
+// Which row leaves a full table; see evict.cpp, and remove.cpp for those that take rows out one by one.
+enum RemoverKind : std::uint32_t { kRemoveOldest = 0, kRemoveNewest = 1, kRemoveLeast = 2 };
+
+// A chain of blocks, see block_lists.hpp; kNoRow at its ends.
+struct BlockLink {
+  std::uint32_t before, after;
+};
+struct BlockList {
+  std::uint32_t first, last, count;
+};
+
+// The row that leaves before all others below a node, see victims.hpp.
+struct Victim {
+  std::uint64_t birth;
+  float raw;
+  std::uint32_t slot;
+};
+
 // A table. Immutable after creation unless marked; offsets are from the control segment's start.
 struct alignas(64) Table {
   char name[kNameBytes];
@@ -207,7 +225,9 @@ struct alignas(64) Table {
   std::uint64_t level_size[kTreeLevels];    // of the sum tree of each view
   std::uint64_t extreme_size[kTreeLevels];  // of the tree of extremes of each prioritized view
   std::uint64_t active_offset;    // uint32[n_blocks]: blocks that may still have rows to fold
-  std::uint64_t order_offset;     // uint32[n_blocks]: OPEN blocks in order of birth, a ring
+  std::uint64_t links_offset;     // BlockLink[n_blocks]: chains `open`, `retired` and `free`
+  std::uint64_t victim_offset[kTreeLevels];  // Victim[victim_size], fan-out 8 above the rows; kRemoveLeast only
+  std::uint64_t victim_size[kTreeLevels];
   std::uint64_t end_offset;       // first byte of the control heap after this table
   std::uint64_t data_offset, data_bytes;  // in the data segment
   std::uint64_t block_bytes;
@@ -215,13 +235,16 @@ struct alignas(64) Table {
   std::uint32_t n_columns, n_blocks, rows_per_block, levels, extreme_levels;
   std::uint32_t links;            // 1: rows are chained into episodes
   std::uint32_t n_views;
+  std::uint32_t remover;          // RemoverKind; but for kRemoveOldest a block is one row, and there are no links
+  std::uint32_t remover_view;     // whose raw priorities kRemoveLeast looks at
+  std::uint32_t victim_levels;
   std::uint64_t seed;
   View views[kMaxViews];
 
   alignas(64) SharedMutex index;  // guards all that follows but the atomics, and Block from `state` on
   std::atomic<std::uint64_t> min_size;   // limiter: steps a table must hold before it is sampled
-  std::uint32_t active_count, free_cursor;
-  std::uint64_t order_head, order_tail;
+  std::uint32_t active_count;
+  BlockList open, retired, free;  // every block is in one
   std::uint64_t births;
   std::uint64_t live_steps;       // folded and not evicted
   std::atomic<std::uint32_t> publications_used;  // entries valid; 0 when no append is half published

@@ -48,7 +48,9 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
     for (std::uint32_t k = 0; prioritized && k < t.extreme_levels; ++k) view.extreme_offset[k] = take(t.extreme_size[k] * sizeof(Extremes));
   }
   t.active_offset = take(spec.n_blocks * sizeof(std::uint32_t));
-  t.order_offset = take(spec.n_blocks * sizeof(std::uint32_t));
+  t.links_offset = take(spec.n_blocks * sizeof(BlockLink));
+  t.victim_levels = spec.remover == kRemoveLeast ? VictimTree::plan(slots, t.victim_size) : 0;
+  for (std::uint32_t k = 0; k < t.victim_levels; ++k) t.victim_offset[k] = take(t.victim_size[k] * sizeof(Victim));
   t.end_offset = round_up(at, kPage);
 }
 
@@ -84,6 +86,14 @@ Ends ends_of(const Segments& segments) {
   return ends;
 }
 
+VictimTree victims_of(const Segments& segments, const Table& t) {
+  if (t.victim_levels == 0) return {};
+  Victim* levels[kTreeLevels];
+  for (std::uint32_t k = 0; k < t.victim_levels; ++k) levels[k] = segments.control_at<Victim>(t.victim_offset[k]);
+  return {segments.control_at<Block>(t.blocks_offset), segments.control_at<float>(t.views[t.remover_view].raw_offset), t.n_blocks, levels, t.victim_size,
+          t.victim_levels};
+}
+
 void fill(const TableSpec& spec, const Segments& segments, Table& t) {
   snprintf(t.name, sizeof t.name, "%s", spec.name.c_str());
   memcpy(segments.control_at<char>(t.spec_offset), spec.spec.data(), spec.spec.size());
@@ -95,6 +105,11 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
   t.links = spec.links;
   t.seed = spec.seed;
   t.min_size.store(spec.min_size);
+  t.remover = spec.remover;
+  t.remover_view = spec.remover_view;
+  t.open = t.retired = t.free = {kNoRow, kNoRow, 0};
+  const BlockLinks links(segments.control_at<BlockLink>(t.links_offset));
+  for (std::uint32_t b = 0; b < t.n_blocks; ++b) links.push(t.free, b);
   t.n_views = static_cast<std::uint32_t>(spec.views.size());
   for (std::uint32_t v = 0; v < t.n_views; ++v) {
     const ViewSpec& from = spec.views[v];
@@ -114,6 +129,7 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
       std::fill_n(segments.control_at<Extremes>(view.extreme_offset[k]), t.extreme_size[k], Extremes{});
     }
   }
+  if (t.victim_levels > 0) victims_of(segments, t).refresh_all();
   mutex_init(t.index);
 }
 
@@ -206,7 +222,8 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   prev_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.prev_offset) : nullptr;
   next_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.next_offset) : nullptr;
   active_ = s.control_at<std::uint32_t>(t_.active_offset);
-  order_ = s.control_at<std::uint32_t>(t_.order_offset);
+  links_ = BlockLinks(s.control_at<BlockLink>(t_.links_offset));
+  victims_ = victims_of(s, t_);
   data_ = s.data() + t_.data_offset;
   shift_ = kSlotBits + static_cast<unsigned>(std::bit_width(t_.rows_per_block - 1u));
   reciprocal_ = ((std::uint64_t{1} << shift_) + t_.rows_per_block - 1) / t_.rows_per_block;
@@ -260,6 +277,7 @@ UpdateCount TableCore::update(std::uint32_t v, const std::uint64_t* keys, const 
         change += std::abs(mass - leaves[slot]);
         leaves[slot] = mass;
         view.extreme_changed(slot, before);
+        if (victims_.used() && v == t_.remover_view) victims_.changed(slot);
       }
       FAILPOINT(tree_leaves_written);
       view.refresh_sums(lines.data(), used);
@@ -357,7 +375,7 @@ TableInfo TableCore::info(std::uint32_t v) {
     info.blocks_open += state == kOpen;
     info.blocks_free += state == kFree;
     info.blocks_retired += state == kRetired;
-    info.blocks_pinned += pinned(b, &pid);
+    info.blocks_pinned += !slots() && pinned(b, &pid);
     info.open_writers += state == kOpen && (blocks_[b].pub.load() & kSealed) == 0;
   }
   for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += view.ready(slot);
@@ -366,6 +384,7 @@ TableInfo TableCore::info(std::uint32_t v) {
 
 std::uint32_t TableCore::pin_block(std::uint32_t b, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation) {
   process_->check();
+  if (slots()) fail(ErrorCode::config, "table '%s' keeps rows one by one: it has no blocks to look into without a copy. Use table.rows(keys)", t_.name);
   IndexLock lock(*this);
   FAILPOINT(pin_locked);
   fold();
@@ -384,10 +403,10 @@ std::vector<std::uint32_t> TableCore::live_blocks() {
   IndexLock lock(*this);
   fold();
   std::vector<std::uint32_t> live;
-  for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i) {
-    const std::uint32_t b = order_[i % t_.n_blocks];
+  each_open_block(false, [&](std::uint32_t b) {
     if (blocks_[b].evicted.load() < blocks_[b].folded.load()) live.push_back(b);
-  }
+    return true;
+  });
   return live;
 }
 

@@ -2,7 +2,7 @@
 //
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
 // `evicted`; a half-done joint publication; each row's written flags, `prev` and raw priorities. Derived: `next`, readiness,
-// leaves, sums, extremes (of each view, see view.hpp), active list, order ring, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
+// leaves, sums, extremes (of each view, see view.hpp), active list, lists of blocks, victims, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "block_lists.hpp"
 #include "draws.hpp"
 #include "layout.hpp"
 #include "process.hpp"
 #include "spans.hpp"
 #include "sync.hpp"
 #include "tree.hpp"
+#include "victims.hpp"
 #include "view.hpp"
 
 namespace conduit {
@@ -35,6 +37,8 @@ struct TableSpec {
   std::uint64_t max_size = 0, block_bytes = 0, seed = 0, min_size = 1;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
   bool links = false;
+  RemoverKind remover = kRemoveOldest;
+  std::uint32_t remover_view = 0;
   std::vector<ViewSpec> views;  // one at least
 };
 
@@ -119,6 +123,8 @@ class TableCore {
   void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);
 
   // --- no lock ---
+  // Blocks are single rows that leave in any order, see remove.cpp.
+  bool slots() const { return t_.remover != kRemoveOldest; }
   Block& block(std::uint32_t b) const { return blocks_[b]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t next(std::uint32_t slot) const { return std::atomic_ref(next_[slot]).load(std::memory_order_relaxed); }
@@ -144,9 +150,8 @@ class TableCore {
   // Calls f(block) for the blocks that may hold live rows, in eviction order or the other way, until it returns false.
   template <class F>
   void each_open_block(bool newest_first, F f) const {
-    for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i) {
-      if (!f(order_[(newest_first ? t_.order_tail - 1 - (i - t_.order_head) : i) % t_.n_blocks])) return;
-    }
+    std::uint32_t b = newest_first ? t_.open.last : t_.open.first;
+    while (b != kNoRow && f(b)) b = newest_first ? links_.before(b) : links_.after(b);
   }
   bool draw_in_order(const ViewIndex& view, std::uint32_t n, std::uint32_t* slots, std::uint64_t* found) const;
   bool draw_without_replacement(ViewIndex& view, const DrawRequest& request, std::uint32_t* slots, double* probabilities, Drawn* drawn);
@@ -159,10 +164,12 @@ class TableCore {
   bool evict_head(std::uint64_t surplus);
   void evict_block(std::uint32_t b);
   void retire(std::uint32_t b);
+  std::uint32_t victim() const;
+  bool remove_one();
+  void make_room();
   bool eviction_frees() const;
   void seal_dead();
   bool reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
-  std::uint32_t find_free();
   void give(std::uint32_t b, std::uint64_t writer);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
@@ -178,7 +185,8 @@ class TableCore {
   const Column* columns_;
   Block* blocks_;
   std::uint32_t* active_;
-  std::uint32_t* order_;
+  BlockLinks links_;
+  VictimTree victims_;
   std::byte* data_;
   // reciprocal = ceil(2^shift / rows_per_block) with shift = 28 + ceil(log2(rows_per_block)): exact for 28-bit slots
   std::uint64_t reciprocal_;
