@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from conduit import limiters, samplers, windows
+from conduit.queue_settings import POLICY_VERSION, QueueSettings
 from conduit.values import real_number, whole_number
 from conduit_store import layout
 from conduit_store.errors import ConfigError, LayoutMismatch
@@ -46,6 +47,7 @@ class TableSpec:
     max_writers: int
     mean_episode_length: float
     seed: int
+    queue: QueueSettings | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
@@ -136,7 +138,7 @@ class TableSpec:
         plan = self.block_layout()
         prioritized = isinstance(self.sampler, samplers.Prioritized)
         chances = self.sampler if isinstance(self.sampler, samplers.Prioritized) else samplers.Prioritized(0.0, 0.0)
-        return native.TableSpec(
+        record = native.TableSpec(
             name=self.name,
             spec=self.to_json().encode(),
             offsets=list(plan.offsets),
@@ -153,6 +155,11 @@ class TableSpec:
             min_size=self.limiter.rows,
             seed=self.seed,
         )
+        if (queue := self.queue) is not None:
+            names = self.schema.names
+            version = names.index(POLICY_VERSION) if queue.max_staleness is not None else 0
+            record.as_queue(len(queue.consumers), queue.lease_timeout, queue.max_staleness, version)
+        return record
 
     def to_json(self) -> str:
         """Return all settings as JSON."""
@@ -166,6 +173,8 @@ class TableSpec:
         }
         for field, record in (("sampler", self.sampler), ("window", self.window), ("limiter", self.limiter)):
             fields[field] = {"kind": type(record).__name__, **asdict(record)}
+        if self.queue is not None:
+            fields["queue"] = asdict(self.queue)
         return json.dumps(fields)
 
     @classmethod
@@ -182,6 +191,8 @@ class TableSpec:
                 field: _record(kinds, fields.pop(field))
                 for field, kinds in (("sampler", _SAMPLERS), ("window", _WINDOWS), ("limiter", _LIMITERS))
             }
+            if "queue" in fields:
+                fields["queue"] = QueueSettings(**fields["queue"])
             return cls(schema=schema, **records, **fields)
         except (KeyError, TypeError, ValueError) as error:
             raise LayoutMismatch(

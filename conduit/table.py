@@ -22,7 +22,7 @@ from conduit.sampling import Reader
 from conduit.spec import TableSpec
 from conduit.values import as_keys, as_priorities, whole_number
 from conduit.writer import VectorWriter, Writer
-from conduit_store.errors import ConduitError, ConfigError, ReadOnlyStore, StaleKey, StoreClosed
+from conduit_store.errors import ConduitError, ConfigError, LockTimeout, ReadOnlyStore, StaleKey, StoreClosed
 from conduit_store.native import native
 from conduit_store.schema import Schema
 
@@ -66,7 +66,7 @@ class Table:
         self._layout = self._spec.block_layout()
         self._reader = Reader(core, store._native, self._spec)
         self._extender = Extender(self)
-        self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+        self._loaders: weakref.WeakSet[Any] = weakref.WeakSet()  # those of queues too
         self._populating: threading.Thread | None = None
 
     @property
@@ -339,6 +339,9 @@ class Table:
         if self._populating is not None:
             self._populating.join()  # it stops at its next slice
         self._extender.close()
+        if self._spec.queue is not None:
+            with contextlib.suppress(LockTimeout, StoreClosed):  # stopped holder: they end with their time; closed before: they have
+                self._native.end_leases()
         self._reader.close()
         self._native.close()
 

@@ -2,6 +2,7 @@
 // here, because a wrong one would corrupt shared memory.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -337,6 +338,7 @@ class PySampler : public Handle<Sampler> {
       : Handle(std::make_shared<Sampler>(table.get(), make_plan(*table.get(), outputs, steps, gamma, double_reward, table_weights)), table.store()) {}
 
   static Plan make_plan(const TableCore& core, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward, bool table_weights) {
+    if (core.queue() != nullptr) fail(ErrorCode::config, "table '%.63s' is a queue: its rows are delivered, not drawn", core.shared().name);
     Plan plan;
     plan.table_weights = table_weights;
     for (const auto& [source, column, row_bytes] : outputs) {
@@ -503,7 +505,8 @@ void translate(const std::exception_ptr& p, void*) {
     std::rethrow_exception(p);
   } catch (const Error& e) {
     static constexpr const char* kClasses[] = {"StoreClosed", "ForkedHandle", "LayoutMismatch", "OutOfHostMemory", "LockTimeout", "ConfigError",
-                                               "ReadOnlyStore", "StaleKey", "NameTaken", "CapacityError", "UnsupportedPlatform"};
+                                               "ReadOnlyStore", "StaleKey", "NameTaken", "CapacityError", "UnsupportedPlatform", "LeaseExpired", "QueueEnded",
+                                               "StalePolicy"};
     nb::object type = nb::module_::import_("conduit_store.errors").attr(kClasses[static_cast<int>(e.code)]);
     PyErr_SetString(type.ptr(), e.what());
   }
@@ -522,6 +525,11 @@ struct Fields {
 PyType_Slot staging_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(staging_buffer)}, {0, nullptr}};
 
 }  // namespace
+}  // namespace conduit
+
+#include "queue_bindings.hpp"
+
+namespace conduit {
 
 NB_MODULE(CONDUIT_MODULE_NAME, m) {
   nb::set_leak_warnings(false);
@@ -530,6 +538,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.attr("LAYOUT_VERSION") = kLayoutVersion;
   m.attr("FINGERPRINT") = fingerprint();
   m.attr("MAX_TABLE_SLOTS") = kSlotMask;
+  m.attr("MAX_CONSUMERS") = kGroups;
   m.def("fixed_control_bytes", &control_fixed_bytes, "max_processes"_a, "max_tables"_a);
   m.def("format_control", &format_control, "control_fd"_a, "control_bytes"_a, "data_bytes"_a, "max_processes"_a, "max_tables"_a, "name"_a);
   m.def("table_bytes", [](const TableSpec& s) { return std::make_tuple(TableCore::control_bytes(s), s.block_bytes * s.n_blocks); });
@@ -553,7 +562,12 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
              new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, steps_after, prioritized, alpha, beta, eps, min_size, seed));
            },
            "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "steps_after"_a, "prioritized"_a, "alpha"_a,
-           "beta"_a, "eps"_a, "min_size"_a, "seed"_a);
+           "beta"_a, "eps"_a, "min_size"_a, "seed"_a)
+      .def("as_queue", [](TableSpec& s, std::uint32_t groups, double lease_timeout, std::optional<std::int64_t> max_staleness, std::uint32_t version_column) {
+        if (groups < 1 || groups > kGroups || s.links || s.prioritized) fail(ErrorCode::config, "a queue of %u consumer groups, or with links or priorities", groups);
+        if (max_staleness && (version_column >= s.columns.size() || s.columns[version_column].row_bytes != 8)) fail(ErrorCode::config, "no version in column %u", version_column);
+        s.queue = {groups, static_cast<std::uint64_t>(lease_timeout * 1e9), max_staleness.value_or(-1), version_column};
+      }, "groups"_a, "lease_timeout"_a, "max_staleness"_a.none(), "version_column"_a);
 
   nb::class_<Staging>(m, "Staging", nb::type_slots(staging_slots)).def_prop_ro("bytes", &Staging::bytes);
   // Arrays of n rows within a buffer: (byte offset, dtype.str without byte order, shape of a row) each.
@@ -607,7 +621,10 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         return a.unlocked([&](Process& p) { return TableCore::create(p, control_fd, data_fd, spec); });
       }, "control_fd"_a, "data_fd"_a, "spec"_a);
 
-  nb::class_<PyTable>(m, "Table")
+  nb::class_<PyTable> table_class(m, "Table");
+  bind_queue_table(table_class);
+  bind_queues(m);
+  table_class
       .def(nb::init<const PyAttachment&, std::uint32_t>(), "attachment"_a, "index"_a)
       .def("close", &PyTable::release)
       .def_prop_ro("name", [](PyTable& t) { return std::string(t.get()->shared().name); })
@@ -678,6 +695,8 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_rw("ended", &PyWriter::ended)
       .def("chain_open", [](PyWriter& w, std::uint32_t chain) { return w.checked()->chain_open(chain); }, "chain"_a)
       .def_prop_ro("holders", &PyWriter::holders)
+      // Of queues: whether the last append found room for its rows, but no block.
+      .def_prop_ro("blocked", [](PyWriter& w) { return w.get()->refused() == Admission::blocked; })
       .def_prop_ro("closed", [](PyWriter& w) { return w.closed(); })
       .def("check", [](PyWriter& w) { w.checked(); })
       .def("close", &PyWriter::close);

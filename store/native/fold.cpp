@@ -5,6 +5,7 @@
 
 #include "failpoints.hpp"
 #include "powers.hpp"
+#include "queue.hpp"
 #include "table.hpp"
 
 namespace conduit {
@@ -36,6 +37,7 @@ bool TableCore::linked(std::uint32_t p, std::uint64_t birth) const {
 }
 
 void TableCore::fold() {
+  if (queue_) return;  // rows of a queue are counted when they are published
   if (t_.active_count == 0) {
     if (t_.live_steps > t_.max_size) evict_surplus();
     return;

@@ -31,6 +31,21 @@ void futex_wake_all(std::atomic<std::uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+bool spin_until_moved(const std::atomic<std::uint64_t>& word, std::uint64_t seen, std::uint64_t spin_ns) {
+  const std::uint64_t until = now_ns() + spin_ns;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (word.load(std::memory_order_acquire) != seen) return true;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#elif defined(__aarch64__)
+      __asm__ volatile("yield");
+#endif
+    }
+  } while (now_ns() < until);
+  return word.load(std::memory_order_acquire) != seen;
+}
+
 void mutex_init(SharedMutex& mutex) {
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);

@@ -12,6 +12,7 @@
 
 #include "error.hpp"
 #include "failpoints.hpp"
+#include "queue.hpp"
 
 namespace conduit {
 namespace {
@@ -38,12 +39,13 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
   t.raw_offset = spec.prioritized ? take(slots * sizeof(float)) : 0;
   t.prev_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
   t.next_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
-  t.levels = SumTree::plan(slots, t.level_size);
+  t.levels = spec.queue.groups > 0 ? 0 : SumTree::plan(slots, t.level_size);
   for (std::uint32_t k = 0; k < t.levels; ++k) t.level_offset[k] = take(t.level_size[k] * sizeof(double));
   t.extreme_levels = spec.prioritized ? ExtremeTree::plan(slots, t.extreme_size) : 0;
   for (std::uint32_t k = 0; k < t.extreme_levels; ++k) t.extreme_offset[k] = take(t.extreme_size[k] * sizeof(Extremes));
   t.active_offset = take(spec.n_blocks * sizeof(std::uint32_t));
   t.order_offset = take(spec.n_blocks * sizeof(std::uint32_t));
+  t.queue_offset = spec.queue.groups > 0 ? take(QueueIndex::bytes(spec.queue.groups, spec.n_blocks, slots)) : 0;
   t.end_offset = round_up(at, kPage);
 }
 
@@ -98,6 +100,7 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
   for (std::uint32_t k = 0; k < t.extreme_levels; ++k) {
     std::fill_n(segments.control_at<Extremes>(t.extreme_offset[k]), t.extreme_size[k], Extremes{});
   }
+  if (t.queue_offset != 0) QueueIndex::fill(spec.queue, spec.n_blocks, spec.rows_per_block, t.queue_offset, segments);
   mutex_init(t.index);
 }
 
@@ -203,7 +206,10 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
     for (std::uint32_t k = 0; k < t_.extreme_levels; ++k) extremes[k] = s.control_at<Extremes>(t_.extreme_offset[k]);
     extremes_ = ExtremeTree(raw_, flags_, std::uint64_t{t_.n_blocks} * t_.rows_per_block, extremes, t_.extreme_size, t_.extreme_levels);
   }
+  if (t_.queue_offset != 0) queue_ = std::make_unique<QueueIndex>(*this);
 }
+
+TableCore::~TableCore() = default;
 
 bool TableCore::live(std::uint64_t key, std::uint32_t* slot) const {
   *slot = static_cast<std::uint32_t>(key & kSlotMask);
@@ -312,7 +318,7 @@ TableInfo TableCore::info() {
     seal_dead();
     fold();
     info.live_steps = t_.live_steps;
-    info.total = sum_.total();
+    info.total = total();
     info.max_priority = t_.prioritized != 0 ? extremes_.all().largest : 1.0f;
   }
   // The rest is read without the lock: numbers for people, each right at some moment of the call.

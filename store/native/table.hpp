@@ -18,6 +18,15 @@
 
 namespace conduit {
 
+class QueueIndex;
+
+struct QueueSpec {
+  std::uint32_t groups = 0;         // consumer groups; 0 = an ordinary table
+  std::uint64_t lease_timeout_ns = 0;
+  std::int64_t max_staleness = -1;  // -1: rows have no policy version
+  std::uint32_t version_column = 0; // int64
+};
+
 struct TableSpec {
   std::string name, spec;
   std::vector<Column> columns;
@@ -26,6 +35,7 @@ struct TableSpec {
   bool links = false, prioritized = false;
   std::uint32_t steps_after = 0;
   double alpha = 1.0, eps = 0.0, beta = 0.0;
+  QueueSpec queue;
 };
 
 struct TableInfo {
@@ -72,6 +82,7 @@ class TableCore {
   static void tidy(Process& process, int control_fd, int data_fd);
 
   TableCore(std::shared_ptr<Process> process, std::uint32_t index);
+  ~TableCore();
 
   Table& shared() const { return t_; }
   void span(Stage stage, std::uint64_t rows, std::uint64_t began_ns, std::uint64_t ended_ns) const {
@@ -80,13 +91,14 @@ class TableCore {
   Process& process() const { return *process_; }
   std::shared_ptr<Process> process_handle() const { return process_; }
   std::uint32_t index() const { return index_; }
+  QueueIndex* queue() const { return queue_.get(); }  // null when the table is no queue
   const Column* columns() const { return columns_; }
   std::byte* block_data(std::uint32_t block) const { return data_ + block * t_.block_bytes; }
 
   // --- under the index lock (see IndexLock) ---
   void fold();
   void recover();
-  double total() const { return sum_.total(); }
+  double total() const { return t_.levels > 0 ? sum_.total() : 0.0; }
   const SumTree& sum() const { return sum_; }
   // The smallest mass of a row that can be drawn, infinity when there is none. Of prioritized tables only.
   double least_mass() const {
@@ -97,7 +109,7 @@ class TableCore {
     return make_key(blocks_[block_of(slot)].generation.load(std::memory_order_relaxed), slot);
   }
   bool live(std::uint64_t key, std::uint32_t* slot) const;
-  DrawMark mark() const { return {t_.drift, sum_.total()}; }
+  DrawMark mark() const { return {t_.drift, total()}; }
 
   // --- take the lock themselves ---
   // A free block given to a writer of this process, or kNoRow when none can be had now (then `holders` says why).
@@ -167,6 +179,7 @@ class TableCore {
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
   void recompute_leaves();
   void complete_publications();
+  void recover_blocks();
   void configure_locked(double alpha, double beta, double eps, std::uint64_t min_size);
 
   std::shared_ptr<Process> process_;
@@ -182,6 +195,8 @@ class TableCore {
   unsigned shift_;
   SumTree sum_;
   ExtremeTree extremes_;
+  std::unique_ptr<QueueIndex> queue_;
+  friend class QueueIndex;
 };
 
 // Holds the index lock; repairs the index first when the last holder died inside it.
