@@ -61,7 +61,7 @@ class MultiprocessingSide:
         self.queue: Any = multiprocessing.get_context("spawn").Queue(MAX_SIZE // BATCH)
 
     def put(self, columns: dict[str, Any]) -> None:
-        self.queue.put(columns)
+        self.queue.put({name: column.copy() for name, column in columns.items()})  # pickled later, by a thread
 
     def take(self) -> int:
         return int(self.queue.get(timeout=60.0)["x"][0])
@@ -82,7 +82,7 @@ def produce(side: Any, columns: dict[str, Any]) -> None:
     number = 0
     while True:
         columns["x"][:] = number
-        side.put({name: column.copy() for name, column in columns.items()} if not hasattr(side.queue, "extend") else columns)
+        side.put(columns)
         number += 1
 
 
@@ -128,7 +128,8 @@ def main() -> None:
             for name in list(SIDES)[turn % 2 :] + list(SIDES)[: turn % 2]:
                 rates[name].append(measure(SIDES[name], CASES[case], given.seconds))
         for name, seen in rates.items():
-            line = {"case": case, "library": name, "rows_per_s": round(statistics.median(seen)), "rounds": [round(r) for r in seen]}
+            rounds = [round(rate) for rate in seen]
+            line = {"case": case, "library": name, "rows_per_s": round(statistics.median(seen)), "rounds": rounds}
             print(json.dumps(line), flush=True)
 
 

@@ -65,8 +65,8 @@ __all__ = [
     "QueueLoader", "QueueMetrics", "QueueWriter", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics",
     "UpdateResult", "VectorWriter", "Writer", "balance", "limiters", "samplers", "windows",
     "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError", "ConfigError", "DtypeMismatch",
-    "EpisodeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn", "MissingExtra", "NameTaken",
-    "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout", "SchemaError", "ShapeMismatch", "StaleKey", "StalePolicy",
-    "StoreClosed", "StoreNotFound", "UnknownColumn", "UnknownTable", "UnsupportedPlatform", "ValueOutOfRange",
-    "WaitTimeout",
+    "EpisodeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn", "MissingExtra",
+    "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout", "SchemaError",
+    "ShapeMismatch", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound", "UnknownColumn", "UnknownTable",
+    "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip

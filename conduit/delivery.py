@@ -5,14 +5,14 @@ from __future__ import annotations
 import operator
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from conduit.balance import balance
 from conduit.batch import Batch, BatchFormat
 from conduit.values import as_keys, whole_number
-from conduit_store.errors import CapacityError, ConfigError, QueueEnded, SampleTimeout, UnknownColumn
+from conduit_store.errors import CapacityError, ConduitError, ConfigError, QueueEnded, SampleTimeout, UnknownColumn
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
 
@@ -190,11 +190,11 @@ class Consumer:
         status, staging, delivery, n, waiting, leased, complete, key, tokens = self._native.take(
             demand.rows, groups, demand.max_tokens or 0, column, width, signed, partial, timeout
         )
-        if staging is not None:
-            return QueueBatch(staging, self.format(n), delivery, demand.group_size or 1)
-        self._refuse(status, demand, timeout, waiting, leased, complete, key, tokens)
+        if staging is None:
+            raise self._refusal(status, demand, timeout, waiting, leased, complete, key, tokens)
+        return QueueBatch(staging, self.format(n), delivery, demand.group_size or 1)
 
-    def _refuse(
+    def _refusal(
         self,
         status: int,
         demand: Demand,
@@ -204,26 +204,27 @@ class Consumer:
         complete: int,
         key: int,
         tokens: int,
-    ) -> NoReturn:
+    ) -> ConduitError:
         queue = f"queue {self._spec.name!r}"
         if status == _TOO_LARGE:
             what = "the row" if demand.group_size is None else f"the group of {demand.group_size} rows that begins"
-            raise CapacityError(
+            return CapacityError(
                 f"{what} with key {key} of {queue} has {tokens:,} tokens, max_tokens is {demand.max_tokens:,}: "
                 "nothing was delivered. Raise max_tokens, or give such rows up with queue.drop"
             )
         if status == _ENDED:
             rest = f"; {waiting} rows of incomplete groups are left" if waiting else ""
-            raise QueueEnded(f"{queue} has ended and consumer {self._name!r} has had every row{rest}")
+            return QueueEnded(f"{queue} has ended and consumer {self._name!r} has had every row{rest}")
         assert status == _TOO_FEW
         wanted = f"{demand.rows} rows"
         if demand.group_size is not None:
             wanted += f" in groups of {demand.group_size} by {demand.group_by!r} ({complete} groups are complete)"
         if demand.max_tokens is not None:
             wanted = f"{demand.max_tokens:,} tokens or {wanted}"
-        raise SampleTimeout(
-            f"{queue} has not {wanted} for consumer {self._name!r} after {timeout} s: {waiting} rows wait, {leased} are "
-            "out with others. Check that producers run and batches are acknowledged, or ask for fewer (partial=True)"
+        return SampleTimeout(
+            f"{queue} has not {wanted} for consumer {self._name!r} after {timeout} s: {waiting} rows wait, "
+            f"{leased} are out with others. Check that producers run and batches are acknowledged, or ask for fewer "
+            "(partial=True)"
         )
 
     def nothing(self) -> QueueBatch:

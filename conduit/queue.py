@@ -32,7 +32,8 @@ class Queue:
 
     Every consumer group gets every row, at least once: a row that was delivered and not acknowledged is delivered
     again, one that was acknowledged never. Rows of one producer come in the order in which it appended them; those
-    of several in the order in which their blocks were opened. Pickled by name.
+    of several in the order in which their blocks were opened. A producer is a writer, or the `extend` of one process.
+    Pickled by name.
     """
 
     def __init__(self, table: Table) -> None:
@@ -196,15 +197,16 @@ class Queue:
 
         Waits up to `timeout` seconds (None: for ever) until there are n; with `partial`, then gives what there is, if
         any. After `end` it gives what is left, at once. `consumer` may be left out where there is only one group.
-        `group_by`, `group_size`: rows in whole groups of that size which share the value of a column (of whole numbers),
-        each group contiguous, in the order in which they became complete; n is a multiple of group_size. Groups
-        with a row that is too stale are dropped whole.
+        `group_by`, `group_size`: rows in whole groups of that size which share the value of a column (of whole
+        numbers), each group contiguous, in the order in which they became complete; n is a multiple of group_size.
+        Groups with a row that is too stale are dropped whole.
         `max_tokens`: as many rows (groups) as fit, in order, at least one; `tokens` names the column of their lengths.
         n is then the most rows, or None.
         Other threads run meanwhile.
 
         Raises:
-            SampleTimeout: says how many rows wait and are out. QueueEnded: after `end`, when every row was acknowledged.
+            SampleTimeout: says how many rows wait and are out.
+            QueueEnded: after `end`, when every row was acknowledged.
             CapacityError: a row (group) is above max_tokens by itself; names it. Nothing was leased.
             ConfigError: a demand that contradicts itself or the queue. UnknownColumn: no such column.
             ReadOnlyStore: this attach is read-only. StoreClosed: the store was closed here, also while waiting.
@@ -246,9 +248,9 @@ class Queue:
     ) -> QueueLoader:
         """Return a loader: `for batch in queue.loader(64): ...; batch.ack()`. It ends when the queue has.
 
-        `prefetch`: batches leased ahead by a thread while you compute; 0 leases each at the call. What was not handed over
-        goes back at `close`. At hand-over a lease begins anew, and rows that have become too stale are dropped: with
-        max_staleness=0 no row of an older policy comes out. The rest as of `sample`.
+        `prefetch`: batches leased ahead by a thread while you compute; 0 leases each at the call. What was not handed
+        over goes back at `close`. At hand-over a lease begins anew, and rows that have become too stale are dropped:
+        with max_staleness=0 no row of an older policy comes out. The rest as of `sample`.
 
         Raises:
             ConfigError, UnknownColumn, ReadOnlyStore: as `sample`.
@@ -331,9 +333,9 @@ class Queue:
         self._check_writable()
         names = self.consumers
         if name is None:
-            if len(names) > 1:
+            name, *others = names
+            if others:
                 raise ConfigError(f"queue {self.name!r} has the consumers {', '.join(names)}: say which, consumer=...")
-            name = names[0]
         with self._lock:
             found = self._consumers.get(name)
             if found is None:

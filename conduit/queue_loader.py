@@ -91,7 +91,8 @@ class QueueLoader:
         return _reopen, (self._queue, self._demand, *self._given)
 
     def __repr__(self) -> str:
-        return f"<QueueLoader of {self._queue.name!r}: {self._demand.rows} rows a batch{', closed' if self.closed else ''}>"
+        state = ", closed" if self.closed else ""
+        return f"<QueueLoader of {self._queue.name!r}: {self._demand.rows} rows a batch{state}>"
 
 
 class _Ahead:

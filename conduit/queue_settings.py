@@ -59,6 +59,6 @@ class QueueSettings:
         column = schema.column(POLICY_VERSION)
         if column != _VERSION:
             raise ConfigError(
-                f"column {POLICY_VERSION!r} is {column.dtype} of shape {column.shape}: policy versions are int64 numbers"
+                f"column {POLICY_VERSION!r} is {column.dtype} of shape {column.shape}: policy versions are int64"
             )
         return schema

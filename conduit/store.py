@@ -234,14 +234,14 @@ class Store:
         max_writers: int = 8,
         exist_ok: bool = False,
     ) -> Queue:
-        """Create a queue: rows that are each delivered to every consumer group until acknowledged, and then never again.
+        """Create a queue: rows that are each delivered until acknowledged, and then never again.
 
-        At most `max_size` rows that are not acknowledged by every group; appends wait for room. `consumers`: names of up
-        to eight groups; each gets every row, and the processes of one group share them. `lease_timeout`: seconds
-        after which a delivery that was not acknowledged goes back. `max_staleness`: rows carry the version of the
-        policy that made them, in an int64 column `policy_version` that is added to the schema; versions more than
-        this behind `queue.policy_version` are neither taken in nor delivered. `max_writers`: as of a table.
-        `exist_ok`: return the queue if it is there with the very same settings.
+        It holds at most `max_size` rows that are not acknowledged by every consumer group; appends wait for room.
+        `consumers`: names of up to eight groups; each gets every row, and the processes of one group share them.
+        `lease_timeout`: seconds after which a delivery that was not acknowledged goes back. `max_staleness`: rows carry
+        the version of the policy that made them, in an int64 column `policy_version` that is added to the schema;
+        versions more than this behind `queue.policy_version` are neither taken in nor delivered. `max_writers`: as of
+        a table. `exist_ok`: return the queue if it is there with the very same settings.
 
         Raises:
             NameTaken: a table or queue of that name exists (with other settings, if `exist_ok`).

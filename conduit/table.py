@@ -340,7 +340,7 @@ class Table:
             self._populating.join()  # it stops at its next slice
         self._extender.close()
         if self._spec.queue is not None:
-            with contextlib.suppress(LockTimeout, StoreClosed):  # stopped holder: they end with their time; closed before: they have
+            with contextlib.suppress(LockTimeout, StoreClosed):  # a stopped process has the lock: time ends them
                 self._native.end_leases()
         self._reader.close()
         self._native.close()

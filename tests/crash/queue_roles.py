@@ -1,4 +1,4 @@
-"""Producers and consumers of a queue, for the kill tests: what each of them did is on paper before and after it is done.
+"""Producers and consumers of a queue, for the kill tests: what each of them does is on paper before and after.
 
 A producer's line of the board says which serials it has handed over and which are in. A consumer's journal has a line
 for each delivery ("d", with the time before it was asked for), for each acknowledgement that begins ("i") and for each
@@ -97,7 +97,7 @@ class Taker:
         try:
             batch = self.queue.sample(self.chance.randint(1, 16), consumer=self.group, timeout=0.02, partial=True)
         except SampleTimeout:
-            return
+            return None
         ids = checked(batch)
         self.note("d", asked, ids)
         way = self.chance.random()

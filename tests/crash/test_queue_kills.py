@@ -1,7 +1,7 @@
 """Producers and consumers of a queue, killed and stopped at every failpoint and at random moments.
 
-After each round: no row that was in is lost, none that was acknowledged came again, an append is in whole or not at all, and
-everything derived agrees with the ground truth.
+After each round: no row that was in is lost, none that was acknowledged came again, an append is in whole or not at
+all, and everything derived agrees with the ground truth.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _STEPS = 40  # of the survivors, after a strike
 _PATIENCE_S = 30.0
 _numbers = itertools.count()
 _RANDOM_ROUNDS = 12
+_STRIKES = [(point, role) for point, roles in QUEUE_ROLES_AT.items() for role in roles]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,9 @@ class Round:
     def __init__(self, zygote: Zygote, path: Path, seed: int) -> None:
         self.zygote, self.path, self.seed = zygote, path, seed
         self.store = Store.create(f"queues-{os.getpid()}-{next(_numbers)}", "8MiB", max_processes=16)
-        self.queue = self.store.create_queue("q", SCHEMA, MAX_SIZE, consumers=_GROUPS, lease_timeout=_LEASE_S, max_writers=4)
+        self.queue = self.store.create_queue(
+            "q", SCHEMA, MAX_SIZE, consumers=_GROUPS, lease_timeout=_LEASE_S, max_writers=4
+        )
         self.board = Board(path / "board", 16, create=True)
         self.players: dict[int, Child] = {}
         for role, group in (("producer", ""), ("producer", ""), ("consumer", "a"), ("consumer", "b")):
@@ -174,7 +177,7 @@ def stage(zygote: Zygote, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
 
 
 @pytest.mark.parametrize("nth", [1, 7])
-@pytest.mark.parametrize(("point", "role"), [(point, role) for point, roles in QUEUE_ROLES_AT.items() for role in roles])
+@pytest.mark.parametrize(("point", "role"), _STRIKES)
 def test_a_kill_at_each_failpoint(stage: Round, point: str, role: str, nth: int) -> None:
     victim = stage.start(role, arm=((point, "kill", nth),))
     stage.wait_struck(victim, "Z")
@@ -183,7 +186,7 @@ def test_a_kill_at_each_failpoint(stage: Round, point: str, role: str, nth: int)
     stage.finish()
 
 
-@pytest.mark.parametrize(("point", "role"), [(p, role) for p, roles in QUEUE_ROLES_AT.items() if p in LOCK_FREE for role in roles])
+@pytest.mark.parametrize(("point", "role"), [strike for strike in _STRIKES if strike[0] in LOCK_FREE])
 def test_a_stop_outside_the_lock_holds_up_nobody(stage: Round, point: str, role: str) -> None:
     victim = stage.start(role, arm=((point, "stop", 3),))
     stage.wait_struck(victim, "T")

@@ -187,13 +187,17 @@ def test_rows_that_stay_in_every_block_hold_up_appends_with_a_word() -> None:
     with fresh_store() as store:
         queue = queue_in(store, 200, max_writers=1)
         first = queue.spec.block_layout().rows
-        kept = []
-        with pytest.raises(AppendTimeout, match=r"no free block.*lie in all blocks.*drop_incomplete"):
-            for _ in range(100):
+        kept: list[conduit.QueueBatch] = []
+
+        def fill() -> None:
+            while len(kept) < 100:
                 queue.extend({"x": np.arange(first)}, timeout=0.05)
                 batch = queue.sample(first)
                 batch.ack(batch.keys[1:])
                 kept.append(batch)
+
+        with pytest.raises(AppendTimeout, match=r"no free block.*lie in all blocks.*drop_incomplete"):
+            fill()
         kept.pop(0).ack()
         queue.extend({"x": np.arange(first)})
         queue.verify()
@@ -227,7 +231,7 @@ def test_the_end() -> None:
         first = queue.sample(6)
         second = queue.sample(6, timeout=0.0)
         assert second["x"].tolist() == [6, 7, 8, 9]
-        with pytest.raises(SampleTimeout, match="6 are out|10 are out"):
+        with pytest.raises(SampleTimeout, match="0 rows wait, 10 are out"):
             queue.sample(6, timeout=0.01)
         second.release()
         assert taken(queue, 6) == [6, 7, 8, 9]
@@ -312,7 +316,8 @@ def test_settings_are_checked() -> None:
         store.create_table("t", queue_support.PLAIN, 8)
         with pytest.raises(ConfigError, match=r"use store\.table"):
             store.queue("t")
-        for arguments in ({"n": 0}, {"n": 65}, {"n": None}, {"n": 4, "group_by": "x"}, {"n": 4, "group_by": "x", "group_size": 3}):
+        by_x = {"n": 4, "group_by": "x"}
+        for arguments in ({"n": 0}, {"n": 65}, {"n": None}, by_x, {**by_x, "group_size": 3}):
             with pytest.raises(ConfigError):
                 queue.sample(**arguments, consumer="a")  # type: ignore[arg-type]
         with pytest.raises(UnknownColumn):
@@ -460,7 +465,8 @@ def test_batches_are_arrays_tensors_and_arrow() -> None:
     with fresh_store() as store:
         queue = queue_in(store, schema=schema(x="i8", obs=("f4", (2, 3)), flag="?"))
         n = 20
-        data = {"x": np.arange(n), "obs": np.random.default_rng(0).random((n, 2, 3), np.float32), "flag": np.arange(n) % 3 == 0}
+        obs = np.random.default_rng(0).random((n, 2, 3), np.float32)
+        data = {"x": np.arange(n), "obs": obs, "flag": np.arange(n) % 3 == 0}
         queue.extend(data)
         batch = queue.sample(n)
         for name, column in data.items():

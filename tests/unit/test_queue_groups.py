@@ -159,7 +159,7 @@ def test_versions_that_are_too_old_are_refused() -> None:
         assert queue.schema.names == ("x", "policy_version")
         put(queue, 1, 2, policy_version=0)
         queue.policy_version = 5
-        with pytest.raises(StalePolicy, match="row 0 of 2 has policy version 2, queue 'q' takes 3 and newer: the learner is at 5"):
+        with pytest.raises(StalePolicy, match=r"row 0 of 2 has policy version 2, queue 'q' takes 3 and newer: .* at 5"):
             put(queue, 3, 4, policy_version=2)
         with pytest.raises(StalePolicy, match="row 1 of 3"):
             put(queue, 3, 4, 5, policy_version=np.array([3, 2, 9]))
