@@ -9,9 +9,10 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
     queue.py     Queue: every row delivered until acknowledged; delivery.py, queue_loader.py: how rows come out
     balance.py   rows of different lengths, shared out evenly
     samplers, windows, limiters   settings of a table     spec.py     all of them together, as stored
+    views.py     windows by name                          agents/     several agents in one environment
 """
 
-from conduit import limiters, samplers, windows
+from conduit import agents, limiters, samplers, windows
 from conduit.balance import balance
 from conduit.batch import Batch, DeviceBatch
 from conduit.blocks import BlockView
@@ -52,6 +53,7 @@ from conduit_store.errors import (
     StoreNotFound,
     UnknownColumn,
     UnknownTable,
+    UnknownWindow,
     UnsupportedPlatform,
     ValueOutOfRange,
     WaitTimeout,
@@ -63,10 +65,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Loader", "LoaderMetrics", "Queue", "QueueBatch",
     "QueueLoader", "QueueMetrics", "QueueWriter", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics",
-    "UpdateResult", "VectorWriter", "Writer", "balance", "limiters", "samplers", "windows",
+    "UpdateResult", "VectorWriter", "Writer", "agents", "balance", "limiters", "samplers", "windows",
     "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError", "ConfigError", "DtypeMismatch",
     "EpisodeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn", "MissingExtra",
     "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout", "SchemaError",
     "ShapeMismatch", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound", "UnknownColumn", "UnknownTable",
-    "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
+    "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip

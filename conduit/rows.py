@@ -97,10 +97,11 @@ def timed_out(writer: native.Writer, name: str, timeout: float | None, done: int
     )
 
 
-def not_prioritized(name: str) -> ConfigError:
-    """Return the error of giving priorities to a table that is sampled uniformly."""
+def not_prioritized(name: str, window: str = "") -> ConfigError:
+    """Return the error of giving priorities to a table, or one of its windows, that is sampled uniformly."""
+    where = f"window {window!r} of table {name!r}" if window else f"table {name!r}"
     return ConfigError(
-        f"table {name!r} is sampled uniformly and keeps no priorities: create it with sampler=samplers.Prioritized()"
+        f"{where} is sampled uniformly and keeps no priorities: create it with sampler=samplers.Prioritized()"
     )
 
 

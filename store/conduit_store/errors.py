@@ -38,6 +38,7 @@ __all__ = [
     "StoreNotFound",
     "UnknownColumn",
     "UnknownTable",
+    "UnknownWindow",
     "UnsupportedPlatform",
     "ValueOutOfRange",
     "WaitTimeout",
@@ -106,6 +107,10 @@ class ReadOnlyStore(ConduitError, PermissionError):
 
 class UnknownTable(ConduitError, KeyError):
     """The store has no table of that name."""
+
+
+class UnknownWindow(ConduitError, KeyError):
+    """The table has no window of that name."""
 
 
 class StaleKey(ConduitError, KeyError):

@@ -76,6 +76,7 @@ Sampler::Sampler(std::shared_ptr<TableCore> table, Plan plan) : table_(std::move
 SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state) {
   TableCore& t = *table_;
   Table& shared = t.shared();
+  const ViewIndex& view = t.view(plan_.view);
   t.process().check();
   const std::vector<std::uint64_t> offsets = plan_.offsets(n);
   const std::size_t extra = plan_.outputs.size();
@@ -85,7 +86,7 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
   draws_.resize(n);
   slots_.resize(n);
   for (;;) {
-    uniform_draws(shared.seed, stream, batch, n, draws_.data());
+    uniform_draws(view.shared().seed, stream, batch, n, draws_.data());
     const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();  // before the draw: what is drawn stays in place
     const std::uint64_t began = now_ns();
     double beta, least = std::numeric_limits<double>::infinity();
@@ -93,19 +94,19 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
       IndexLock lock(t);
       FAILPOINT(draw_locked);
       t.fold();
-      const DrawMark mark = t.mark();
+      const DrawMark mark = view.mark();
       *state = {shared.live_steps, shared.min_size.load(std::memory_order_relaxed), mark.total, mark};
       if (state->live_steps < state->needed) return SampleStatus::too_few;
       if (!(state->total > 0.0)) return SampleStatus::no_mass;
       for (std::uint32_t i = 0; i < n; ++i) draws_[i] *= state->total;
-      t.sum().find(draws_.data(), n, slots_.data());
-      const double* leaves = t.sum().leaves();
+      view.sum().find(draws_.data(), n, slots_.data());
+      const double* leaves = view.leaves();
       for (std::uint32_t i = 0; i < n; ++i) {
         keys[i] = t.key_of(slots_[i]);
         probabilities[i] = leaves[slots_[i]] / state->total;
       }
-      beta = shared.beta.load(std::memory_order_relaxed);
-      if (plan_.table_weights) least = t.least_mass() / state->total;
+      beta = view.shared().beta.load(std::memory_order_relaxed);
+      if (plan_.table_weights) least = view.least_mass() / state->total;
       FAILPOINT(draw_done);
     }
     const std::uint64_t drawn = now_ns();
@@ -139,7 +140,7 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, s
       IndexLock lock(t);
       t.fold();
       for (std::uint32_t i = 0; i < n; ++i) {
-        if (t.live(keys[i], &slots_[i]) && (plan_.steps == 0 || (t.flag(slots_[i]) & kReady) != 0)) continue;
+        if (t.live(keys[i], &slots_[i]) && t.view(plan_.view).ready(slots_[i])) continue;
         *stale_at = i;
         return false;
       }

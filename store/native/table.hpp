@@ -1,8 +1,8 @@
 // One table as seen from one process: the index (blocks, links, leaves) and the operations on it.
 //
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
-// `evicted`; a half-done joint publication; each row's flags, `prev` and raw priority. Derived: `next`, leaves, sums, maxima, active list, order ring,
-// counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
+// `evicted`; a half-done joint publication; each row's written flags, `prev` and raw priorities; of a queue what queue.hpp says. Derived: `next`, readiness,
+// leaves, sums, extremes (of each view, see view.hpp), active list, order ring, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 #include "spans.hpp"
 #include "sync.hpp"
 #include "tree.hpp"
+#include "view.hpp"
 
 namespace conduit {
 
@@ -27,14 +28,19 @@ struct QueueSpec {
   std::uint32_t version_column = 0; // int64
 };
 
+struct ViewSpec {
+  bool prioritized = false;
+  std::uint32_t steps_after = 0;  // 0: rows as stored
+  double alpha = 1.0, eps = 0.0, beta = 0.0;
+};
+
 struct TableSpec {
   std::string name, spec;
   std::vector<Column> columns;
   std::uint64_t max_size = 0, block_bytes = 0, seed = 0, min_size = 1;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
-  bool links = false, prioritized = false;
-  std::uint32_t steps_after = 0;
-  double alpha = 1.0, eps = 0.0, beta = 0.0;
+  bool links = false;
+  std::vector<ViewSpec> views;  // one at least; none of a queue
   QueueSpec queue;
 };
 
@@ -45,19 +51,6 @@ struct TableInfo {
   std::uint32_t blocks_open, blocks_free, blocks_retired, blocks_pinned, open_writers;
   double total;
   float max_priority;
-};
-
-// The table as a draw found it: what its drift is measured from.
-struct DrawMark {
-  Drift at{};
-  double total = 0.0;
-};
-
-// From a mark until now. `bound`: no less than the total variation distance, for each draw, between the distribution drawn
-// from and today's; at most 1. `changed`: the same draw made now may give something else.
-struct DriftSince {
-  double bound;
-  bool changed;
 };
 
 struct UpdateCount {
@@ -98,18 +91,10 @@ class TableCore {
   // --- under the index lock (see IndexLock) ---
   void fold();
   void recover();
-  double total() const { return t_.levels > 0 ? sum_.total() : 0.0; }
-  const SumTree& sum() const { return sum_; }
-  // The smallest mass of a row that can be drawn, infinity when there is none. Of prioritized tables only.
-  double least_mass() const {
-    const float smallest = extremes_.all().smallest;
-    return smallest < Extremes{}.smallest ? mass(smallest) : std::numeric_limits<double>::infinity();
-  }
   std::uint64_t key_of(std::uint32_t slot) const {
     return make_key(blocks_[block_of(slot)].generation.load(std::memory_order_relaxed), slot);
   }
   bool live(std::uint64_t key, std::uint32_t* slot) const;
-  DrawMark mark() const { return {t_.drift, total()}; }
 
   // --- take the lock themselves ---
   // A free block given to a writer of this process, or kNoRow when none can be had now (then `holders` says why).
@@ -117,22 +102,22 @@ class TableCore {
   // The writer has gone, and holds no block: its open episodes end where they are.
   void finish_writer(std::uint64_t writer);
   // Priorities must be finite and not negative (checked by the caller, whole batch). The last of equal keys wins.
-  UpdateCount update(const std::uint64_t* keys, const float* priorities, std::uint64_t n);
+  UpdateCount update(std::uint32_t view, const std::uint64_t* keys, const float* priorities, std::uint64_t n);
   // Publishes rows that the caller, the blocks' owner, has written: in every block, or (false) in none, because one of them
   // has been sealed.
   bool publish_together(const Publication* publications, std::uint32_t n);
   void clear();
-  void configure(double alpha, double beta, double eps, std::uint64_t min_size);
+  void configure(std::uint32_t view, double alpha, double beta, double eps, std::uint64_t min_size);
   std::uint64_t steps();  // live steps, exact
   // Of `n` marks at one moment, what has been published until now included.
-  void drift(const DrawMark* marks, std::uint32_t n, DriftSince* since);
-  DrawMark mark_now();
-  TableInfo info();
+  void drift(std::uint32_t view, const DrawMark* marks, std::uint32_t n, DriftSince* since);
+  DrawMark mark_now(std::uint32_t view);
+  TableInfo info(std::uint32_t view);
   std::vector<std::string> verify();
   // Pins a block with rows; fills the rows that are live in it. Returns the ledger entry. Throws stale.
   std::uint32_t pin_block(std::uint32_t block, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation);
   std::vector<std::uint32_t> live_blocks();
-  std::vector<float> priorities(const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
+  std::vector<float> priorities(std::uint32_t view, const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
   // Flags of rows and the keys of the rows that follow them in their episodes; 0 and kNoKey where there is none.
   void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);
 
@@ -140,28 +125,25 @@ class TableCore {
   Block& block(std::uint32_t b) const { return blocks_[b]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t next(std::uint32_t slot) const { return std::atomic_ref(next_[slot]).load(std::memory_order_relaxed); }
-  // Masses (leaves) of priorities as given: (raw + eps)^alpha, 0 where that base is 0.
-  void masses(const float* raw, double* out, std::uint32_t n) const;
-  double mass(float raw) const;
+  ViewIndex& view(std::uint32_t v) { return views_[v]; }
+  std::uint32_t n_views() const { return static_cast<std::uint32_t>(views_.size()); }
   std::uint32_t block_of(std::uint32_t slot) const {  // slot / rows_per_block, without the division
     return static_cast<std::uint32_t>(slot * reciprocal_ >> shift_);
   }
 
   std::uint8_t* flags_;
-  float* raw_;
   std::uint32_t* prev_;
   std::uint32_t* next_;
 
  private:
-  bool ready(std::uint32_t slot) const { return (flag(slot) & kReady) != 0; }
   bool linked(std::uint32_t p, std::uint64_t birth) const;
-  float raw(std::uint32_t slot) const { return std::atomic_ref(raw_[slot]).load(std::memory_order_relaxed); }
-  double leaf_of(std::uint32_t slot) const;
   void fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to);
-  void fold_links(std::uint32_t b, std::uint32_t row, std::vector<std::uint32_t>& ready);
+  void link(std::uint32_t slot);
+  std::uint32_t before(std::uint32_t slot) const;
+  void find_ready(const ViewIndex& view, std::uint32_t slot, std::vector<std::uint32_t>& ready) const;
   void finish_chains(std::uint32_t b);
   void finish_chains_of(std::uint64_t writer);
-  void make_ready(const std::vector<std::uint32_t>& slots);
+  void make_ready(ViewIndex& view, const std::vector<std::uint32_t>& slots);
   void journal(const LineRange* ranges, std::uint32_t n);
   void journal_done();
   void drop_rows(std::uint32_t b, std::uint32_t to);
@@ -175,12 +157,13 @@ class TableCore {
   std::uint32_t find_free();
   void give(std::uint32_t b, std::uint64_t writer);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
-  void moved(double change, std::uint64_t n);
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
-  void recompute_leaves();
   void complete_publications();
   void recover_blocks();
-  void configure_locked(double alpha, double beta, double eps, std::uint64_t min_size);
+  void touch_all() const;
+  void recover_leaves(ViewIndex& view);
+  const char* wrong_in_view(const ViewIndex& view, std::uint32_t slot, bool live) const;
+  void configure_locked(ViewIndex& view, double alpha, double beta, double eps, std::uint64_t min_size);
 
   std::shared_ptr<Process> process_;
   std::uint32_t index_;
@@ -193,8 +176,7 @@ class TableCore {
   // reciprocal = ceil(2^shift / rows_per_block) with shift = 28 + ceil(log2(rows_per_block)): exact for 28-bit slots
   std::uint64_t reciprocal_;
   unsigned shift_;
-  SumTree sum_;
-  ExtremeTree extremes_;
+  std::vector<ViewIndex> views_;
   std::unique_ptr<QueueIndex> queue_;
   friend class QueueIndex;
 };
