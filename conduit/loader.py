@@ -361,7 +361,8 @@ def _depths(reader: Reader, sampler: object, settings: LoaderSettings) -> tuple[
                 f"{settings.max_staging:,} bytes: raise it, or prefetch {fits}"
             )
         return settings.prefetch, 0
-    if isinstance(sampler, Prioritized) and settings.max_priority_drift is None:
-        return min(1, fits), 0
+    if isinstance(sampler, Prioritized) and not settings.max_priority_drift:
+        # within a bound of 0 each batch drawn before an update would be thrown away
+        return (min(1, fits) if settings.max_priority_drift is None else 0), 0
     most = min(_AUTO_DEPTH, fits)
     return min(2, most), most

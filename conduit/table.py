@@ -187,7 +187,7 @@ class Table:
         long as the table does not change. `stream` is the loader's alone while it lives. `window`: as in `sample`.
         `prefetch`: batches prepared ahead; 0 prepares each at the call. "auto" follows p95(preparation) / computing,
         plus one, as far as `max_staging` bytes of buffers and the semantics allow: a prioritized table without
-        `max_priority_drift` prepares one ahead.
+        `max_priority_drift` prepares one ahead, with one of 0 none.
         `max_priority_drift`: largest total variation distance, for each draw, between the distribution drawn from
         and that at hand-over. Batches beyond it are drawn again. 0 is exact: as if drawn when handed over.
         `transform`: called with each Batch in a thread of the loader; the loader then yields what it returns.
