@@ -22,7 +22,6 @@ __all__ = ["TableSpec"]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 # Arguments of Writer.append, and what a batch carries beside its columns.
 _RESERVED = frozenset({"priority", "priorities", "final_obs", "keys", "probabilities", "weights"})
-_WINDOW_COLUMNS = frozenset({"discount", "n_step"})
 _LIMITERS: dict[str, type[Any]] = {"MinSize": limiters.MinSize}
 
 
@@ -67,7 +66,8 @@ class TableSpec:
             object.__setattr__(self, number, whole_number(number, getattr(self, number), low, high))
         length = real_number("mean_episode_length", self.mean_episode_length, 1.0, 1e12)
         object.__setattr__(self, "mean_episode_length", length)
-        taken = [n for n in self.schema.names if n in _RESERVED or (self.episodic and n in _WINDOW_COLUMNS)]
+        added = frozenset[str]().union(*(view.added for view in self.views))
+        taken = [name for name in self.schema.names if name in _RESERVED or name in added]
         if taken:
             raise ConfigError(f"column {', '.join(taken)} has a name that writers or batches use themselves: rename it")
         if self.limiter.rows > self.max_size:
@@ -88,11 +88,33 @@ class TableSpec:
                 "Use windows.Row() for rows as stored"
             )
         reward = self.schema.column("reward")
-        if view.steps > 1 and (reward.shape != () or str(reward.dtype) not in ("float32", "float64")):
+        if view.sums_rewards and (reward.shape != () or str(reward.dtype) not in ("float32", "float64")):
             raise ConfigError(
-                f"window {view.window} sums rewards, which must be float32 or float64 numbers; "
+                f"window {view.window} computes rewards, which must be float32 or float64 numbers; "
                 f"column 'reward' is {reward.dtype} of shape {reward.shape}"
             )
+        self._check_columns(view)
+
+    def _check_columns(self, view: View) -> None:
+        """The columns that a window names."""
+        window = view.window
+        state = window.state if isinstance(window, windows.Sequence | windows.Episode) else ()
+        roles = {"reward", "terminated", "truncated", *(column.name for column in self.schema.obs)}
+        for name in state:
+            if name in roles or name not in self.schema:
+                raise ConfigError(
+                    f"state of window {view.name!r} names {name!r}: give columns of the schema that hold recurrent "
+                    f"state, not observations, rewards or ends; it has {', '.join(self.schema.names)}"
+                )
+        if isinstance(window, windows.Hindsight):
+            goal, achieved = (self.schema.column(name) for name in (window.goal, window.achieved))
+            if goal not in self.schema.obs or achieved not in self.schema.obs:
+                raise ConfigError(f"goal {goal.name!r} and achieved {achieved.name!r} must be observations, as 'obs/x'")
+            if (goal.dtype, goal.shape) != (achieved.dtype, achieved.shape):
+                raise ConfigError(
+                    f"goal {goal.name!r} is {goal.dtype} of shape {goal.shape}, achieved {achieved.name!r} "
+                    f"{achieved.dtype} of shape {achieved.shape}: one must be able to take the other's place"
+                )
 
     @property
     def episodic(self) -> bool:

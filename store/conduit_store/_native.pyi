@@ -20,7 +20,19 @@ def first_bad_priority(priorities: object, n: int) -> int: ...
 def staging_kept_bytes() -> int: ...
 
 class ViewSpec:
-    def __init__(self, steps_after: int, prioritized: bool, alpha: float, beta: float, eps: float) -> None: ...
+    def __init__(
+        self,
+        steps_before: int,
+        steps_after: int,
+        period: int,
+        strict: bool,
+        whole: bool,
+        last_step: bool,
+        prioritized: bool,
+        alpha: float,
+        beta: float,
+        eps: float,
+    ) -> None: ...
 
 class TableSpec:
     def __init__(
@@ -188,10 +200,17 @@ class Plan:
         self,
         outputs: Sequence[tuple[int, int, int]],
         view: int,
+        before: int,
         steps: int,
+        stack: int,
+        last_step: bool,
+        pad_zeros: bool,
         gamma: float,
         double_reward: bool,
         table_weights: bool,
+        hindsight: int,
+        ratio: float,
+        achieved: int,
     ) -> None: ...
 
 class Sampler:

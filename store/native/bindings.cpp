@@ -171,7 +171,7 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   s.block_bytes = block_bytes;
   if (views.empty() || views.size() > kMaxViews) fail(ErrorCode::config, "table '%s' has %zu windows: 1 to %u", name.c_str(), views.size(), kMaxViews);
   s.views = views;
-  s.links = std::any_of(views.begin(), views.end(), [](const ViewSpec& view) { return view.steps_after > 0; });
+  s.links = std::any_of(views.begin(), views.end(), [](const ViewSpec& view) { return view.steps_after > 0 || view.steps_before > 0 || view.period > 1 || view.rules != 0; });
   s.min_size = min_size;
   s.seed = seed;
   return s;
@@ -341,12 +341,25 @@ class PySampler : public Handle<Sampler> {
   static const Plan& checked(const TableCore& core, const Plan& plan) {
     if (core.queue() != nullptr) fail(ErrorCode::config, "table '%.63s' is a queue: its rows are delivered, not drawn", core.shared().name);
     for (const Output& output : plan.outputs) {
-      if (output.source <= Source::n_step_sum && (output.column >= core.shared().n_columns || core.columns()[output.column].row_bytes != output.row_bytes)) {
+      const std::uint64_t count = plan.count(output.source);
+      if (of_columns(output.source) && (output.column >= core.shared().n_columns || core.columns()[output.column].row_bytes * count != output.row_bytes)) {
         fail(ErrorCode::config, "output of %llu bytes a row does not fit column %u", static_cast<unsigned long long>(output.row_bytes), output.column);
       }
+      if (output.source == Source::mask && output.row_bytes != count) fail(ErrorCode::config, "a mask of %llu bytes for %llu rows", static_cast<unsigned long long>(output.row_bytes), static_cast<unsigned long long>(count));
+      const bool goal = output.source == Source::goal || output.source == Source::next_goal || output.source == Source::relabelled;
+      if (goal && plan.hindsight == Hindsight::none) fail(ErrorCode::config, "goals without a strategy");
+      if (goal && output.source != Source::relabelled && (plan.achieved >= core.shared().n_columns || core.columns()[plan.achieved].row_bytes != output.row_bytes)) {
+        fail(ErrorCode::config, "goals of %llu bytes do not fit column %u", static_cast<unsigned long long>(output.row_bytes), plan.achieved);
+      }
+      const bool plain = output.source == Source::row;
+      if (plan.steps == 0 && !plain) fail(ErrorCode::config, "an output of windows in a plan of rows");
     }
     const View& view = core.shared().views[checked_view(core, plan.view)];
-    if (plan.steps > view.steps_after) fail(ErrorCode::config, "a window of %u steps on a table that was declared with %u", plan.steps, view.steps_after);
+    const std::uint32_t steps = plan.steps - (plan.last_step && plan.steps > 0);
+    const std::uint32_t before = std::max(plan.before, plan.stack - 1);
+    if (plan.stack == 0 || steps > view.steps_after || before > view.steps_before || (plan.hindsight == Hindsight::episode && view.steps_before != kWholePast)) {
+      fail(ErrorCode::config, "a window of %u rows, then %u, on a table that was declared with %u and %u", before, steps, view.steps_before, view.steps_after);
+    }
     return plan;
   }
 
@@ -549,9 +562,11 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.def("staging_kept_bytes", [] { return staging_pool()->kept(); });
 
   nb::class_<ViewSpec>(m, "ViewSpec")
-      .def("__init__", [](ViewSpec* self, std::uint32_t steps_after, bool prioritized, double alpha, double beta, double eps) {
-        new (self) ViewSpec{prioritized, steps_after, alpha, eps, beta};
-      }, "steps_after"_a, "prioritized"_a, "alpha"_a, "beta"_a, "eps"_a);
+      .def("__init__", [](ViewSpec* self, std::uint32_t steps_before, std::uint32_t steps_after, std::uint32_t period, bool strict, bool whole, bool last_step, bool prioritized, double alpha, double beta, double eps) {
+        if (period == 0) fail(ErrorCode::config, "a period of 0");
+        const std::uint32_t rules = (strict ? kStrict : 0) | (whole ? kWhole : 0) | (last_step ? kLastStep : 0);
+        new (self) ViewSpec{prioritized, steps_before, steps_after, period, rules, alpha, eps, beta};
+      }, "steps_before"_a, "steps_after"_a, "period"_a, "strict"_a, "whole"_a, "last_step"_a, "prioritized"_a, "alpha"_a, "beta"_a, "eps"_a);
   nb::class_<TableSpec>(m, "TableSpec")
       .def("__init__", [](TableSpec* self, const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets, const std::vector<std::uint64_t>& row_bytes,
                           std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint64_t block_bytes, const std::vector<ViewSpec>& views,
@@ -706,19 +721,28 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
 
   // What batches of one window are made of; outputs as (source, column, bytes a row).
   nb::class_<Plan>(m, "Plan")
-      .def("__init__", [](Plan* self, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t view, std::uint32_t steps, double gamma, bool double_reward, bool table_weights) {
+      .def("__init__", [](Plan* self, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t view, std::uint32_t before, std::uint32_t steps, std::uint32_t stack,
+                          bool last_step, bool pad_zeros, double gamma, bool double_reward, bool table_weights, std::uint32_t hindsight, double ratio, std::uint32_t achieved) {
+        if (hindsight > static_cast<std::uint32_t>(Hindsight::episode)) fail(ErrorCode::config, "unknown strategy %u", hindsight);
         Plan plan;
         for (const auto& [source, column, row_bytes] : outputs) {
-          if (source > static_cast<std::uint32_t>(Source::steps)) fail(ErrorCode::config, "unknown source %u", source);
+          if (source >= kSources) fail(ErrorCode::config, "unknown source %u", source);
           plan.outputs.push_back({static_cast<Source>(source), column, row_bytes});
         }
         plan.view = view;
+        plan.before = before;
         plan.steps = steps;
+        plan.stack = stack;
+        plan.last_step = last_step;
+        plan.pad_zeros = pad_zeros;
+        plan.hindsight = static_cast<Hindsight>(hindsight);
+        plan.ratio = ratio;
+        plan.achieved = achieved;
         plan.gamma = gamma;
         plan.double_reward = double_reward;
         plan.table_weights = table_weights;
         new (self) Plan(std::move(plan));
-      }, "outputs"_a, "view"_a, "steps"_a, "gamma"_a, "double_reward"_a, "table_weights"_a);
+      }, "outputs"_a, "view"_a, "before"_a, "steps"_a, "stack"_a, "last_step"_a, "pad_zeros"_a, "gamma"_a, "double_reward"_a, "table_weights"_a, "hindsight"_a, "ratio"_a, "achieved"_a);
   nb::class_<PySampler>(m, "Sampler")
       .def(nb::init<const PyTable&, const Plan&>(), "table"_a, "plan"_a)
       .def("close", &PySampler::release)

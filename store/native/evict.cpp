@@ -13,29 +13,60 @@ namespace {
 #endif
 constexpr std::uint64_t kStallNs = CONDUIT_STALL_MS * 1'000'000ull;  // a reader that has not moved for this long is expelled
 
+// Sorts lines and joins neighbours, and more than neighbours while there are more than a journal holds: entries may name
+// lines that do not change.
+void merge_lines(std::vector<LineRange>& lines) {
+  std::sort(lines.begin(), lines.end(), [](const LineRange& a, const LineRange& b) { return a.first < b.first; });
+  for (std::uint32_t gap = 1;; gap *= 2) {
+    std::size_t kept = 0;
+    for (const LineRange& line : lines) {
+      if (kept > 0 && line.first <= lines[kept - 1].last + gap) lines[kept - 1].last = std::max(lines[kept - 1].last, line.last);
+      else lines[kept++] = line;
+    }
+    lines.resize(kept);
+    if (kept <= kJournalEntries) return;
+  }
+}
+
 }  // namespace
 
-// Zeroes the leaves of rows [evicted, to) of block `b` and takes them out of every count.
+// Zeroes the leaves of rows [evicted, to) of block `b`, and of those whose windows need them, and takes them out of every count.
 void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
   Block& block = blocks_[b];
   const std::uint32_t from = block.evicted.load(std::memory_order_relaxed);
   if (to <= from) return;
   const std::uint32_t base = b * t_.rows_per_block;
-  const LineRange range{(base + from) / kFanOut, (base + to - 1) / kFanOut};
+  // Rows of other blocks, or further on in this one, whose windows reach back to what goes.
+  static thread_local std::vector<std::uint32_t> bereft[kMaxViews];
+  static thread_local std::vector<LineRange> lines;
+  lines.assign(1, {(base + from) / kFanOut, (base + to - 1) / kFanOut});
+  for (std::uint32_t v = 0; v < n_views(); ++v) {
+    find_bereft(views_[v], base + from, base + to, bereft[v]);
+    for (const std::uint32_t slot : bereft[v]) lines.push_back({slot / kFanOut, slot / kFanOut});
+  }
+  if (lines.size() > 1) merge_lines(lines);
   FAILPOINT(evict_begin);
-  journal(&range, 1);
+  journal(lines.data(), static_cast<std::uint32_t>(lines.size()));
   block.evicted.store(to, std::memory_order_release);
   FAILPOINT(evict_marked);
-  for (ViewIndex& view : views_) {
-    const double change = view.sum().range_sum(base + from, base + to);
+  for (std::uint32_t v = 0; v < n_views(); ++v) {
+    ViewIndex& view = views_[v];
+    double change = view.sum().range_sum(base + from, base + to);
     for (std::uint32_t slot = base + from; slot < base + to; ++slot) {
       view.set_ready(slot, false);
       view.leaves()[slot] = 0.0;
     }
+    for (const std::uint32_t slot : bereft[v]) {
+      change += view.leaves()[slot];
+      view.set_ready(slot, false);
+      view.leaves()[slot] = 0.0;
+      FAILPOINT(evict_bereft);
+    }
     FAILPOINT(evict_leaves);
-    LineRange lines = range;
-    view.refresh(&lines, 1);
-    view.moved(change, to - from);
+    static thread_local std::vector<LineRange> touched;  // refresh() overwrites it
+    touched = lines;
+    view.refresh(touched.data(), static_cast<std::uint32_t>(touched.size()));
+    view.moved(change, to - from + bereft[v].size());
   }
   journal_done();
   const std::uint32_t folded = std::min(to, block.folded.load(std::memory_order_relaxed));

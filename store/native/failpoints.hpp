@@ -14,7 +14,7 @@ namespace conduit {
   X(append_together) X(append_noted) X(append_halfway) X(lock_taken)                                              \
   X(open_locked) X(open_sealed_dead) X(open_before_state) X(open_after_state) X(open_ordered)                     \
   X(fold_begin) X(fold_row_linked) X(fold_row_ready) X(fold_block_leaves) X(fold_block_counted) X(fold_end)       \
-  X(evict_begin) X(evict_marked) X(evict_leaves) X(evict_counted) X(evict_end)                                    \
+  X(evict_begin) X(evict_marked) X(evict_bereft) X(evict_leaves) X(evict_counted) X(evict_end)                                    \
   X(retire_before) X(retire_after) X(reclaim_before) X(reclaim_after) X(expel_before) X(expel_after)              \
   X(journal_written) X(tree_raw_written) X(tree_leaves_written) X(tree_level_written) X(tree_done)                \
   X(configure_marked) X(configure_alpha) X(configure_leaf) X(configure_leaves) X(configure_done)                  \

@@ -163,6 +163,11 @@ struct Drift {
   std::uint64_t era;
 };
 
+inline constexpr std::uint32_t kWholePast = ~std::uint32_t{0};
+inline constexpr std::uint32_t kStrict = 1;    // no window that is shorter, at either end of its episode
+inline constexpr std::uint32_t kWhole = 2;     // not before the episode has ended
+inline constexpr std::uint32_t kLastStep = 4;  // no observation need follow the last step
+
 // A view: one window by which a table is sampled, with its own index over the rows: which of them the window fits (one of
 // the row flags), how likely each is drawn (leaves), and how far that has moved (drift). Immutable after creation but for
 // the last six, which are changed under the table's index lock.
@@ -172,7 +177,10 @@ struct View {
   std::uint64_t level_offset[kTreeLevels];       // double[level_size]: level 0 = leaves, padded to lines of 8
   std::uint64_t extreme_offset[kTreeLevels];     // Extremes of the raw priorities of ready rows, fan-out 64, above `raw`
   std::uint64_t seed;                            // of this view's draws
-  std::uint32_t steps_after;  // rows needed after the drawn one (n of an n-step window); 0 = rows as stored
+  std::uint32_t steps_before;  // rows needed before the drawn one, if its episode has them; kWholePast = all
+  std::uint32_t steps_after;   // rows needed after it (n of an n-step window); 0 = rows as stored
+  std::uint32_t period;        // drawn are the steps of an episode whose number it divides
+  std::uint32_t rules;         // kStrict | kWhole | kLastStep, see eligible.cpp
   std::uint32_t prioritized;
   std::atomic<double> alpha, eps, beta;
   std::uint32_t rebuild;      // 1 while every leaf is being recomputed: recovery then does all of them
@@ -188,6 +196,7 @@ struct alignas(64) Table {
   std::uint64_t flags_offset;     // uint8[slots]
   std::uint64_t prev_offset;      // uint32[slots], 0 when the table keeps no links
   std::uint64_t next_offset;      // uint32[slots]
+  std::uint64_t steps_offset;     // uint32[slots]: the row's number in its episode, from 0; 0 where no view has a period
   std::uint64_t level_size[kTreeLevels];    // of the sum tree of each view
   std::uint64_t extreme_size[kTreeLevels];  // of the tree of extremes of each prioritized view
   std::uint64_t active_offset;    // uint32[n_blocks]: blocks that may still have rows to fold

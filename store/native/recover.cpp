@@ -65,7 +65,7 @@ void TableCore::recover_leaves(ViewIndex& view) {
       const Block& block = blocks_[slot / t_.rows_per_block];
       const bool gone = block.state.load(std::memory_order_relaxed) != kOpen ||
                         slot % t_.rows_per_block < block.evicted.load(std::memory_order_relaxed);
-      if (gone) view.set_ready(slot, false);
+      if (gone || (view.shared().steps_before > 0 && view.ready(slot) && !begins(view.shared(), slot))) view.set_ready(slot, false);
       if (view.prioritized() && view.ready(slot) && !(view.raw(slot) >= 0.0f)) view.set_raw(slot, 1.0f);
       view.leaves()[slot] = view.leaf_of(slot);
     }
@@ -126,13 +126,12 @@ void TableCore::recover_blocks() {
 // What is wrong with a row in a view, or nullptr.
 const char* TableCore::wrong_in_view(const ViewIndex& view, std::uint32_t slot, bool live) const {
   const bool ready = view.ready(slot), final_row = (flag(slot) & kFinal) != 0;
-  const std::uint32_t after = view.shared().steps_after;
   if (ready && !live) return "ready but not live";
   if (ready && final_row) return "a final observation and ready";
-  if (live && after == 0 && !ready && !final_row) return "live but not ready";
   if (view.leaves()[slot] != view.leaf_of(slot)) return "leaf differs from its priority";
-  if (ready && after > 0 && next(slot) == kNoRow) return "ready without a successor";
-  return nullptr;
+  if (!live) return nullptr;
+  if (t_.links == 0) return ready ? nullptr : "live but not ready";
+  return wrong_readiness(view, slot);
 }
 
 std::vector<std::string> TableCore::verify() {

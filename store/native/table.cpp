@@ -38,6 +38,8 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
   t.flags_offset = take(slots);
   t.prev_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
   t.next_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
+  const bool periods = std::any_of(spec.views.begin(), spec.views.end(), [](const ViewSpec& view) { return view.period > 1; });
+  t.steps_offset = periods ? take(slots * sizeof(std::uint32_t)) : 0;
   t.levels = SumTree::plan(slots, t.level_size);  // of each view: a queue has none
   t.extreme_levels = ExtremeTree::plan(slots, t.extreme_size);
   for (std::size_t v = 0; v < spec.views.size(); ++v) {
@@ -102,7 +104,10 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
     View& view = t.views[v];
     // The views' draws are independent: the same stream and batch number mean other rows in each.
     view.seed = spec.seed + v * 0x9e3779b97f4a7c15ull;
+    view.steps_before = from.steps_before;
     view.steps_after = from.steps_after;
+    view.period = from.period;
+    view.rules = from.rules;
     view.prioritized = from.prioritized;
     view.alpha.store(from.alpha);
     view.eps.store(from.eps);
@@ -203,6 +208,7 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   flags_ = s.control_at<std::uint8_t>(t_.flags_offset);
   prev_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.prev_offset) : nullptr;
   next_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.next_offset) : nullptr;
+  steps_ = t_.steps_offset != 0 ? s.control_at<std::uint32_t>(t_.steps_offset) : nullptr;
   active_ = s.control_at<std::uint32_t>(t_.active_offset);
   order_ = s.control_at<std::uint32_t>(t_.order_offset);
   data_ = s.data() + t_.data_offset;

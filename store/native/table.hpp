@@ -1,7 +1,7 @@
 // One table as seen from one process: the index (blocks, links, leaves) and the operations on it.
 //
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
-// `evicted`; a half-done joint publication; each row's written flags, `prev` and raw priorities; of a queue what queue.hpp says. Derived: `next`, readiness,
+// `evicted`; a half-done joint publication; each row's written flags, `prev`, step number and raw priorities; of a queue what queue.hpp says. Derived: `next`, readiness,
 // leaves, sums, extremes (of each view, see view.hpp), active list, order ring, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
@@ -30,7 +30,7 @@ struct QueueSpec {
 
 struct ViewSpec {
   bool prioritized = false;
-  std::uint32_t steps_after = 0;  // 0: rows as stored
+  std::uint32_t steps_before = 0, steps_after = 0, period = 1, rules = 0;  // see View
   double alpha = 1.0, eps = 0.0, beta = 0.0;
 };
 
@@ -39,7 +39,7 @@ struct TableSpec {
   std::vector<Column> columns;
   std::uint64_t max_size = 0, block_bytes = 0, seed = 0, min_size = 1;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
-  bool links = false;
+  bool links = false;  // rows are chained into episodes: any view that is not of rows as stored needs it
   std::vector<ViewSpec> views;  // one at least; none of a queue
   QueueSpec queue;
 };
@@ -124,6 +124,8 @@ class TableCore {
   // --- no lock ---
   Block& block(std::uint32_t b) const { return blocks_[b]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
+  std::uint32_t prev(std::uint32_t slot) const { return std::atomic_ref(prev_[slot]).load(std::memory_order_relaxed); }
+  std::uint32_t step(std::uint32_t slot) const { return std::atomic_ref(steps_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t next(std::uint32_t slot) const { return std::atomic_ref(next_[slot]).load(std::memory_order_relaxed); }
   ViewIndex& view(std::uint32_t v) { return views_[v]; }
   std::uint32_t n_views() const { return static_cast<std::uint32_t>(views_.size()); }
@@ -134,15 +136,23 @@ class TableCore {
   std::uint8_t* flags_;
   std::uint32_t* prev_;
   std::uint32_t* next_;
+  std::uint32_t* steps_;
 
  private:
   bool linked(std::uint32_t p, std::uint64_t birth) const;
   void fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to);
+  // eligible.cpp
   void link(std::uint32_t slot);
   std::uint32_t before(std::uint32_t slot) const;
-  void find_ready(const ViewIndex& view, std::uint32_t slot, std::vector<std::uint32_t>& ready) const;
+  std::uint32_t before(std::uint32_t slot, std::uint32_t n) const;
+  bool begins(const View& view, std::uint32_t slot) const;
+  void find_ready(const ViewIndex& index, std::uint32_t slot, std::vector<std::uint32_t>& found) const;
+  void find_ended(const ViewIndex& index, std::uint32_t last, std::uint32_t near, std::uint32_t far, std::vector<std::uint32_t>& found) const;
+  void find_bereft(const ViewIndex& index, std::uint32_t from, std::uint32_t to, std::vector<std::uint32_t>& found) const;
+  const char* wrong_readiness(const ViewIndex& index, std::uint32_t slot) const;
   void finish_chains(std::uint32_t b);
   void finish_chains_of(std::uint64_t writer);
+
   void make_ready(ViewIndex& view, const std::vector<std::uint32_t>& slots);
   void journal(const LineRange* ranges, std::uint32_t n);
   void journal_done();

@@ -12,7 +12,8 @@ namespace conduit {
 
 Writer::Writer(std::shared_ptr<TableCore> table, std::uint32_t chains)
     : table_(std::move(table)), forks_(table_->process().forks()),
-      number_(table_->shared().writers.fetch_add(1, std::memory_order_relaxed) + 1), tails_(chains, kNoKey) {}
+      number_(table_->shared().writers.fetch_add(1, std::memory_order_relaxed) + 1), tails_(chains, kNoKey),
+      numbers_(table_->shared().steps_offset != 0 ? chains : 0) {}
 
 Writer::~Writer() {
   try {
@@ -144,7 +145,7 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
       count_ += n;
       done += n;
     } else {  // sealed by an evictor: these rows go into another block
-      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      restore_tails();
       opened = false;
       release_block(0);
     }
@@ -173,11 +174,11 @@ std::uint32_t Writer::append_together(const Rows& rows) {
     try {
       published = used == 1 ? publish(pieces[0]) : publish_together(pieces, used);
     } catch (const Error&) {  // no lock: nothing is in
-      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      restore_tails();
       throw;
     }
     if (!published) {
-      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      restore_tails();
       continue;
     }
     FAILPOINT(append_published);
@@ -195,6 +196,12 @@ std::uint32_t Writer::append_together(const Rows& rows) {
 
 void Writer::remember_tails(const Rows& rows) {
   undo_.assign(tails_.begin(), tails_.end() - (rows.chains == nullptr && !tails_.empty() ? static_cast<std::ptrdiff_t>(tails_.size()) - 1 : 0));
+  if (!numbers_.empty()) undo_numbers_.assign(numbers_.begin(), numbers_.begin() + static_cast<std::ptrdiff_t>(undo_.size()));
+}
+
+void Writer::restore_tails() {
+  std::copy(undo_.begin(), undo_.end(), tails_.begin());
+  std::copy(undo_numbers_.begin(), undo_numbers_.end(), numbers_.begin());
 }
 
 bool Writer::publish(const Piece& piece) {
@@ -258,6 +265,10 @@ std::uint8_t Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std:
   }
   std::atomic_ref(t.prev_[slot]).store(previous, std::memory_order_relaxed);
   tails_[chain] = (flags & kFinal) != 0 ? kNoKey : t.key_of(slot);
+  if (!numbers_.empty()) {
+    if (tail == kNoKey) numbers_[chain] = 0;
+    std::atomic_ref(t.steps_[slot]).store(numbers_[chain]++, std::memory_order_relaxed);
+  }
   return tail == kNoKey ? flags | kFirst : flags;
 }
 

@@ -64,6 +64,7 @@ class Writer {
   void give_back_spares();
   void wait_room(std::uint64_t timeout_ns);
   void remember_tails(const Rows& rows);
+  void restore_tails();
   bool publish(const Piece& piece);  // false: the block has been sealed
   bool publish_together(const Piece* pieces, std::uint32_t n);
   void write_rows(const Rows& rows, std::uint32_t from, const Piece& piece);
@@ -75,7 +76,9 @@ class Writer {
   std::uint32_t block_ = kNoRow;
   std::uint32_t count_ = 0;  // rows published in block_
   std::vector<std::uint64_t> tails_;  // key of the last row of each chain, or kNoKey
+  std::vector<std::uint32_t> numbers_;  // of the next row of each chain in its episode; where the table keeps them
   std::vector<std::uint64_t> undo_;
+  std::vector<std::uint32_t> undo_numbers_;
   std::vector<std::uint32_t> spare_;  // blocks opened ahead, for rows that must go in together
   SpaceHolders holders_;
   std::vector<std::uint64_t> stalled_;

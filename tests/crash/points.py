@@ -45,6 +45,7 @@ ROLES_AT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("recover_begin", "recover_end"), ("extend", "episodes", "sampler", "updater", "reader")),
     "wait_rows": ("sampler",),
     **dict.fromkeys(("wait_space",), WRITING),
+    "evict_bereft": ("episodes", "fragments", "vector", *_READING),
 }
 
 # The same of queues, which have a stage of their own (test_queue_kills.py).

@@ -20,7 +20,8 @@ PUBLIC = {
     *errors.__all__,
 }  # fmt: skip
 SETTINGS = {"limiters": {"MinSize"}, "samplers": {"Prioritized", "Sampler", "Uniform"},
-            "windows": {"NStep", "Row", "Transition", "Window"}}  # fmt: skip
+            "windows": {"Episode", "FrameStack", "Hindsight", "NStep", "Row", "Sequence", "Transition",
+                        "Window"}}  # fmt: skip
 
 
 def fresh(code: str) -> str:
