@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "failpoints.hpp"
+#include "queue.hpp"
 #include "table.hpp"
 
 namespace conduit {
@@ -64,7 +65,7 @@ void TableCore::recover_leaves(ViewIndex& view) {
       const Block& block = blocks_[slot / t_.rows_per_block];
       const bool gone = block.state.load(std::memory_order_relaxed) != kOpen ||
                         slot % t_.rows_per_block < block.evicted.load(std::memory_order_relaxed);
-      if (gone) view.set_ready(slot, false);
+      if (gone || (view.shared().steps_before > 0 && view.ready(slot) && !begins(view.shared(), slot))) view.set_ready(slot, false);
       if (view.prioritized() && view.ready(slot) && !(view.raw(slot) >= 0.0f)) view.set_raw(slot, 1.0f);
       view.leaves()[slot] = view.leaf_of(slot);
     }
@@ -75,11 +76,24 @@ void TableCore::recover_leaves(ViewIndex& view) {
 
 void TableCore::recover() {
   FAILPOINT(recover_begin);
+  if (queue_) {
+    queue_->recover();
+    recover_blocks();
+    queue_->retire_done();
+    FAILPOINT(recover_end);
+    return;
+  }
   complete_publications();
   // 1. Rows: a block that is not open, or an evicted row, has no ready rows. Only journaled lines can be out of step.
   // Which view the dead holder was at is not recorded: the lines are put right in all of them.
   for (ViewIndex& view : views_) recover_leaves(view);
   t_.journal_used.store(0, std::memory_order_release);
+  recover_blocks();
+  for (const ViewIndex& view : views_) view.new_era();
+  FAILPOINT(recover_end);
+}
+
+void TableCore::recover_blocks() {
   // 2. Blocks: order, active list and counts follow from their states.
   std::vector<std::uint32_t> open, retired;
   t_.live_steps = 0;
@@ -94,12 +108,18 @@ void TableCore::recover() {
     t_.births = std::max(t_.births, block.birth);
     const std::uint32_t folded = block.folded.load(std::memory_order_relaxed);
     const std::uint32_t evicted = block.evicted.load(std::memory_order_relaxed);
-    if (evicted < folded) t_.live_steps += count_steps(b, evicted, folded);
+    if (queue_) t_.live_steps += queue_->unacknowledged(b);
+    else if (evicted < folded) t_.live_steps += count_steps(b, evicted, folded);
   }
   std::sort(open.begin(), open.end(), [&](std::uint32_t a, std::uint32_t b) { return blocks_[a].birth < blocks_[b].birth; });
   std::sort(retired.begin(), retired.end(), [&](std::uint32_t a, std::uint32_t b) { return blocks_[a].retired_epoch < blocks_[b].retired_epoch; });
   for (const std::uint32_t b : open) links_.push(t_.open, b);
   for (const std::uint32_t b : retired) links_.push(t_.retired, b);
+  if (queue_) {
+    t_.order_head = 0;
+    t_.order_tail = open.size();
+    std::copy(open.begin(), open.end(), order_);
+  }
   t_.active_count = 0;
   for (const std::uint32_t b : open) {  // folded blocks leave the list at the next fold, single rows have left it
     if (!slots() || blocks_[b].folded.load(std::memory_order_relaxed) == 0) active_[t_.active_count++] = b;
@@ -116,20 +136,17 @@ void TableCore::recover() {
     t_.counters.steps_evicted.store(in - t_.live_steps);
   }
   t_.counters.recoveries.fetch_add(1, std::memory_order_relaxed);
-  for (const ViewIndex& view : views_) view.new_era();
-  FAILPOINT(recover_end);
 }
 
 // What is wrong with a row in a view, or nullptr.
 const char* TableCore::wrong_in_view(const ViewIndex& view, std::uint32_t slot, bool live) const {
   const bool ready = view.ready(slot), final_row = (flag(slot) & kFinal) != 0;
-  const std::uint32_t after = view.shared().steps_after;
   if (ready && !live) return "ready but not live";
   if (ready && final_row) return "a final observation and ready";
-  if (live && after == 0 && !ready && !final_row) return "live but not ready";
   if (view.leaves()[slot] != view.leaf_of(slot)) return "leaf differs from its priority";
-  if (ready && after > 0 && next(slot) == kNoRow) return "ready without a successor";
-  return nullptr;
+  if (!live) return nullptr;
+  if (t_.links == 0) return ready ? nullptr : "live but not ready";
+  return wrong_readiness(view, slot);
 }
 
 std::vector<std::string> TableCore::verify() {
@@ -140,6 +157,7 @@ std::vector<std::string> TableCore::verify() {
   };
   IndexLock lock(*this);
   fold();
+  if (queue_) return queue_->verify();
   expect(t_.publications_used.load() == 0, "an append is half published at rest");
   expect(t_.journal_used.load() == 0, "journal is not empty at rest");
   std::uint64_t live = 0, order = 0, open = 0;

@@ -12,6 +12,7 @@
 
 #include "error.hpp"
 #include "failpoints.hpp"
+#include "queue.hpp"
 
 namespace conduit {
 namespace {
@@ -37,7 +38,9 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
   t.flags_offset = take(slots);
   t.prev_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
   t.next_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
-  t.levels = SumTree::plan(slots, t.level_size);
+  const bool periods = std::any_of(spec.views.begin(), spec.views.end(), [](const ViewSpec& view) { return view.period > 1; });
+  t.steps_offset = periods ? take(slots * sizeof(std::uint32_t)) : 0;
+  t.levels = SumTree::plan(slots, t.level_size);  // of each view: a queue has none
   t.extreme_levels = ExtremeTree::plan(slots, t.extreme_size);
   for (std::size_t v = 0; v < spec.views.size(); ++v) {
     View& view = t.views[v];
@@ -51,6 +54,8 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
   t.links_offset = take(spec.n_blocks * sizeof(BlockLink));
   t.victim_levels = spec.remover == kRemoveLeast ? VictimTree::plan(slots, t.victim_size) : 0;
   for (std::uint32_t k = 0; k < t.victim_levels; ++k) t.victim_offset[k] = take(t.victim_size[k] * sizeof(Victim));
+  t.order_offset = spec.queue.groups > 0 ? take(spec.n_blocks * sizeof(std::uint32_t)) : 0;
+  t.queue_offset = spec.queue.groups > 0 ? take(QueueIndex::bytes(spec.queue.groups, spec.n_blocks, slots)) : 0;
   t.end_offset = round_up(at, kPage);
 }
 
@@ -116,7 +121,10 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
     View& view = t.views[v];
     // The views' draws are independent: the same stream and batch number mean other rows in each.
     view.seed = spec.seed + v * 0x9e3779b97f4a7c15ull;
+    view.steps_before = from.steps_before;
     view.steps_after = from.steps_after;
+    view.period = from.period;
+    view.rules = from.rules;
     view.prioritized = from.prioritized;
     view.alpha.store(from.alpha);
     view.eps.store(from.eps);
@@ -130,6 +138,7 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
     }
   }
   if (t.victim_levels > 0) victims_of(segments, t).refresh_all();
+  if (t.queue_offset != 0) QueueIndex::fill(spec.queue, spec.n_blocks, spec.rows_per_block, t.queue_offset, segments);
   mutex_init(t.index);
 }
 
@@ -221,14 +230,19 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   flags_ = s.control_at<std::uint8_t>(t_.flags_offset);
   prev_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.prev_offset) : nullptr;
   next_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.next_offset) : nullptr;
+  steps_ = t_.steps_offset != 0 ? s.control_at<std::uint32_t>(t_.steps_offset) : nullptr;
   active_ = s.control_at<std::uint32_t>(t_.active_offset);
   links_ = BlockLinks(s.control_at<BlockLink>(t_.links_offset));
   victims_ = victims_of(s, t_);
+  order_ = t_.order_offset != 0 ? s.control_at<std::uint32_t>(t_.order_offset) : nullptr;
   data_ = s.data() + t_.data_offset;
   shift_ = kSlotBits + static_cast<unsigned>(std::bit_width(t_.rows_per_block - 1u));
   reciprocal_ = ((std::uint64_t{1} << shift_) + t_.rows_per_block - 1) / t_.rows_per_block;
   for (std::uint32_t v = 0; v < t_.n_views; ++v) views_.emplace_back(s, t_, v);
+  if (t_.queue_offset != 0) queue_ = std::make_unique<QueueIndex>(*this);
 }
+
+TableCore::~TableCore() = default;
 
 bool TableCore::live(std::uint64_t key, std::uint32_t* slot) const {
   *slot = static_cast<std::uint32_t>(key & kSlotMask);
@@ -339,16 +353,18 @@ std::uint64_t TableCore::steps() {
 TableInfo TableCore::info(std::uint32_t v) {
   process_->check();
   const Counters& c = t_.counters;
-  const ViewIndex& view = views_[v];
   TableInfo info{};
+  info.max_priority = 1.0f;
   {
     IndexLock lock(*this);
     seal_dead();
     fold();
     info.live_steps = t_.live_steps;
-    info.total = view.total();
-    info.max_priority = view.prioritized() ? view.extremes().largest : 1.0f;
-    info.epoch = view.marked() ? view.shared().epoch : 0;
+    if (v < n_views()) {
+      info.total = views_[v].total();
+      info.max_priority = views_[v].prioritized() ? views_[v].extremes().largest : 1.0f;
+      info.epoch = views_[v].marked() ? views_[v].shared().epoch : 0;
+    }
   }
   // The rest is read without the lock: numbers for people, each right at some moment of the call.
   info.steps_folded = c.steps_folded.load();
@@ -378,7 +394,7 @@ TableInfo TableCore::info(std::uint32_t v) {
     info.blocks_pinned += !slots() && pinned(b, &pid);
     info.open_writers += state == kOpen && (blocks_[b].pub.load() & kSealed) == 0;
   }
-  for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += view.ready(slot);
+  for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += v < n_views() && views_[v].ready(slot);
   return info;
 }
 

@@ -17,7 +17,8 @@ constexpr std::uint64_t kTellEvery = 256;  // appends of single rows between two
 
 Writer::Writer(std::shared_ptr<TableCore> table, std::uint32_t chains)
     : table_(std::move(table)), forks_(table_->process().forks()),
-      number_(table_->shared().writers.fetch_add(1, std::memory_order_relaxed) + 1), tails_(chains, kNoKey) {}
+      number_(table_->shared().writers.fetch_add(1, std::memory_order_relaxed) + 1), tails_(chains, kNoKey),
+      numbers_(table_->shared().steps_offset != 0 ? chains : 0) {}
 
 Writer::~Writer() {
   try {
@@ -117,7 +118,7 @@ std::uint32_t Writer::append(const Rows& rows) {
   check();
   const std::uint64_t began = now_ns();
   const bool together = rows.whole && !table_->slots() && rows.n <= 2 * table_->shared().rows_per_block;
-  const std::uint32_t done = together ? append_together(rows) : append_in_turn(rows);
+  const std::uint32_t done = table_->queue() != nullptr ? append_queued(rows) : together ? append_together(rows) : append_in_turn(rows);
   const std::uint64_t ended = now_ns();
   append_ns_ += ended - began;
   ++append_calls_;
@@ -159,7 +160,7 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
         if (append_calls_ >= kTellEvery) tell_times();
       }
     } else {  // sealed by an evictor: these rows go into another block
-      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      restore_tails();
       opened = false;
       release_block(0);
     }
@@ -188,11 +189,11 @@ std::uint32_t Writer::append_together(const Rows& rows) {
     try {
       published = used == 1 ? publish(pieces[0]) : publish_together(pieces, used);
     } catch (const Error&) {  // no lock: nothing is in
-      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      restore_tails();
       throw;
     }
     if (!published) {
-      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      restore_tails();
       continue;
     }
     FAILPOINT(append_published);
@@ -210,6 +211,12 @@ std::uint32_t Writer::append_together(const Rows& rows) {
 
 void Writer::remember_tails(const Rows& rows) {
   undo_.assign(tails_.begin(), tails_.end() - (rows.chains == nullptr && !tails_.empty() ? static_cast<std::ptrdiff_t>(tails_.size()) - 1 : 0));
+  if (!numbers_.empty()) undo_numbers_.assign(numbers_.begin(), numbers_.begin() + static_cast<std::ptrdiff_t>(undo_.size()));
+}
+
+void Writer::restore_tails() {
+  std::copy(undo_.begin(), undo_.end(), tails_.begin());
+  std::copy(undo_numbers_.begin(), undo_numbers_.end(), numbers_.begin());
 }
 
 bool Writer::publish(const Piece& piece) {
@@ -276,11 +283,16 @@ std::uint8_t Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std:
   }
   std::atomic_ref(t.prev_[slot]).store(previous, std::memory_order_relaxed);
   tails_[chain] = (flags & kFinal) != 0 ? kNoKey : t.key_of(slot);
+  if (!numbers_.empty()) {
+    if (tail == kNoKey) numbers_[chain] = 0;
+    std::atomic_ref(t.steps_[slot]).store(numbers_[chain]++, std::memory_order_relaxed);
+  }
   return tail == kNoKey ? flags | kFirst : flags;
 }
 
 void Writer::wait_space(std::uint64_t timeout_ns) {
   Table& t = table_->shared();
+  if (table_->queue() != nullptr) return wait_room(timeout_ns);
   const std::uint64_t began = now_ns();
   const std::uint32_t signal = t.space_signal.load(std::memory_order_seq_cst);
   t.space_waiting.store(1, std::memory_order_seq_cst);
