@@ -189,8 +189,8 @@ class _Pipeline:
         reader.check_batch(settings.batch_size)
         if reader.view.distinct and settings.max_priority_drift is not None:
             raise ConfigError(
-                f"max_priority_drift={settings.max_priority_drift} has no meaning for {sampler}, which draws by order and "
-                "not by chance of rows: leave it out"
+                f"max_priority_drift={settings.max_priority_drift} has no meaning for {sampler}, where no row is "
+                "drawn by a chance of its own: leave it out"
             )
         self._settings = settings
         self._transform = settings.transform

@@ -12,6 +12,10 @@
 The last three draw a row at most once a batch: while fewer than n rows can be drawn `sample(n)` waits, and then raises
 SampleTimeout; more than `max_size` is a CapacityError at once. `Fifo` and `Lifo` follow the eviction order, which
 across writers is exact to a block.
+
+    table = store.create_table("rollouts", schema, 2_048, sampler=samplers.WithoutReplacement())
+    for batch in itertools.islice(table.loader(256), 8):  # one epoch: every row once
+        ...
 """
 
 from __future__ import annotations
@@ -89,7 +93,8 @@ class WithoutReplacement:
     A row that comes during an epoch joins it. An epoch is the table's: all processes that sample this window share it.
     A batch that reaches over an epoch's end has the rest of the old one and then rows of the new one, none twice.
     A batch that was drawn and not delivered gives its rows back to the epoch, where that is known: a reader that had
-    been stopped too long, a loader closed with batches prepared. Those of a killed process count as drawn: at most once.
+    been stopped too long, a loader closed with batches prepared. Those of a killed process, or of an epoch that is over
+    meanwhile, count as drawn: a row is delivered at most once an epoch.
     """
 
 

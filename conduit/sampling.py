@@ -157,8 +157,8 @@ class Reader:
         """Raise CapacityError where a batch of n rows can never be: each row at most once, and so many are not held."""
         if self.view.distinct and n > self._max_size:
             raise CapacityError(
-                f"a batch of {n:,} rows, each once ({self.view.sampler}), can never be drawn from table {self._name!r}, "
-                f"which holds {self._max_size:,} at most. Draw fewer"
+                f"a batch of {n:,} rows, each once ({self.view.sampler}), can never be drawn from table "
+                f"{self._name!r}, which holds {self._max_size:,} at most. Draw fewer"
             )
 
     def timed_out(
@@ -180,4 +180,3 @@ class Reader:
             f"table {name!r} has no row to draw after {timeout} s: {live} rows are there, and their priorities "
             f"add up to {total:g}. Rows of priority 0 are never drawn, and {window} needs the steps that follow a row"
         )
-

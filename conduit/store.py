@@ -206,7 +206,7 @@ class Store:
         with episode roles (obs, reward, terminated, truncated and no next_obs), else Row(). Up to four windows over
         the same rows may be given by name, `{"short": NStep(3), "long": NStep(10)}`, and then a sampler for each by
         the same names, or one for all; `table.sample(n, window="long")`. The first is the one used where none is named.
-        `remover`: which row leaves a full table, Fifo() (the oldest) if None; see `conduit.removers` for what the others cost.
+        `remover`: which row leaves a full table, Fifo() (the oldest) if None. `conduit.removers` says what others cost.
         `max_writers`: how many writers are expected at a time. More are let in, but their open blocks then push
         old rows out early. `mean_episode_length`: episodes keep one final observation each; shorter ones than
         this push old rows out early too. `evicted_early` in the metrics counts such rows.

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
@@ -15,6 +15,7 @@ from conduit import rows
 from conduit.batch import Batch
 from conduit.blocks import BlockView
 from conduit.extend import Extender
+from conduit.histogram import Histogram, histogram
 from conduit.loader import Loader, LoaderSettings
 from conduit.metrics import TableMetrics
 from conduit.samplers import Prioritized
@@ -358,6 +359,24 @@ class Table:
         told = core.info(self._view(window).index)
         return TableMetrics.from_native(self.name, self.max_size, core.data_bytes, core.control_bytes, told)
 
+    def histogram(self, what: str, *, bins: int | Sequence[float] = 20, window: str | None = None) -> Histogram:
+        """Return how a number is spread over the live rows: `counts` int64 (bins,), `edges` float64 (bins + 1,).
+
+        `what`: "priority" as given (of `window`, as in `sample`), "age" (rows appended since, in eviction order), or
+        a column of single numbers. `bins`: how many equal ones between the least and the largest, or their edges.
+        Rows whose number is not finite are left out: a priority that was not given is not known before the row's
+        window is complete. Final observations are no rows. A copy of the numbers is made: the table's lock is held
+        for about a millisecond a million rows, all else takes about ten and holds up nobody.
+
+        Example:
+            >>> counts, edges = table.histogram("age", bins=10)
+
+        Raises:
+            UnknownColumn: says what there is. UnknownWindow: says which there are.
+            ConfigError: a column of arrays, priorities where the window has none, bins that are not allowed.
+        """
+        return histogram(self._native, self._spec, what, bins, self._view(window))
+
     def verify(self) -> None:
         """Recompute everything that is derived (leaves, sums, counts) and compare. Takes milliseconds a million rows.
 
@@ -381,8 +400,8 @@ class Table:
     def _check_blocks(self) -> None:
         if self._spec.slots:
             raise ConfigError(
-                f"table {self.name!r} takes rows out one by one ({self._spec.remover}), and so has no zero-copy blocks. "
-                "Use table.rows(keys), which copies, or removers.Fifo()"
+                f"table {self.name!r} takes rows out one by one ({self._spec.remover}), and so has no zero-copy "
+                "blocks. Use table.rows(keys), which copies, or removers.Fifo()"
             )
 
     def _view(self, window: str | None) -> View:

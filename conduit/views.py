@@ -136,7 +136,9 @@ class View:
     def to_native(self) -> native.ViewSpec:
         """Return the record that the core makes a view from."""
         # Where priorities do not decide over draws: (p + 1)^0 is 1 for every p, 0 too.
-        chances = self.sampler if isinstance(self.sampler, samplers.Prioritized) else samplers.Prioritized(0.0, 0.0, 1.0)
+        chances = (
+            self.sampler if isinstance(self.sampler, samplers.Prioritized) else samplers.Prioritized(0.0, 0.0, 1.0)
+        )
         beta, schedule = chances.beta, (0, 0.0, 0.0, 1)
         if isinstance(beta, schedules.Schedule):
             schedule = (_CORE_SCHEDULES[type(beta)], beta.start, beta.end, beta.batches)

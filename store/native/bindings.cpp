@@ -686,6 +686,16 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         return std::make_tuple(since.bound, since.changed);
       }, "view"_a, "mark"_a)
       .def("verify", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.verify(); }); })
+      // `what`: a Scan. One number of each live row as it is stored.
+      .def("scan", [](PyTable& t, std::uint32_t view, std::uint32_t what, std::uint32_t column) {
+        if (what > static_cast<std::uint32_t>(Scan::column)) fail(ErrorCode::config, "no such number of a row: %u", what);
+        const std::vector<std::byte> values = t.unlocked([&](TableCore& c) {
+          if (column >= c.shared().n_columns) fail(ErrorCode::config, "column %u of %u", column, c.shared().n_columns);
+          if (static_cast<Scan>(what) == Scan::priority && !c.view(checked_view(c, view)).prioritized()) fail(ErrorCode::config, "window %u has no priorities", view);
+          return c.scan(view, static_cast<Scan>(what), column);
+        });
+        return nb::bytes(reinterpret_cast<const char*>(values.data()), values.size());
+      }, "view"_a, "what"_a, "column"_a)
       .def("live_blocks", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.live_blocks(); }); })
       .def("configure", [](PyTable& t, std::uint32_t view, double alpha, double beta, double eps, std::uint64_t min_size) {
         t.unlocked([&](TableCore& c) { c.configure(checked_view(c, view), alpha, beta, eps, min_size); });

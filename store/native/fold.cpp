@@ -23,6 +23,7 @@ void TableCore::fold() {
   pubs.resize(t_.active_count);
   // acquire: pairs with the writer's publication; everything it wrote about these rows is visible
   for (std::uint32_t i = t_.active_count; i-- > 0;) pubs[i] = blocks_[active_[i]].pub.load(std::memory_order_acquire);
+  std::vector<std::uint32_t> empty;
   std::uint32_t kept = 0;
   const std::uint32_t n = t_.active_count;
   for (std::uint32_t i = 0; i < n; ++i) {
@@ -37,11 +38,14 @@ void TableCore::fold() {
     }
     if ((pubs[i] & kSealed) == 0) {
       active_[kept++] = b;
+    } else if (slots() && count == 0) {
+      empty.push_back(b);  // of a writer that died or closed before it published a row: nobody else would come by
     } else if ((pubs[i] & kCut) != 0 && t_.links != 0) {
       finish_chains_of(block.writer);
     }
   }
   t_.active_count = kept;
+  for (const std::uint32_t b : empty) retire(b);
   const std::uint64_t surplus = t_.live_steps > t_.max_size ? t_.live_steps - t_.max_size : 0;
   const std::uint64_t evicting = surplus > 0 ? now_ns() : 0;
   if (surplus > 0) evict_surplus();

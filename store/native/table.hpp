@@ -63,6 +63,8 @@ struct TableInfo {
   std::uint32_t epoch;  // of draws without replacement
 };
 
+enum class Scan : std::uint32_t { age = 0, priority = 1, column = 2 };  // age: rows appended since
+
 struct UpdateCount {
   std::uint64_t applied, stale;
 };
@@ -131,6 +133,8 @@ class TableCore {
   // Pins a block with rows; fills the rows that are live in it. Returns the ledger entry. Throws stale.
   std::uint32_t pin_block(std::uint32_t block, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation);
   std::vector<std::uint32_t> live_blocks();
+  // One number of each live row, in eviction order: of a view as float32, of all as uint64, a column as it is stored.
+  std::vector<std::byte> scan(std::uint32_t view, Scan what, std::uint32_t column);
   std::vector<float> priorities(std::uint32_t view, const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
   // Flags of rows and the keys of the rows that follow them in their episodes; 0 and kNoKey where there is none.
   void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);

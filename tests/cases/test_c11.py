@@ -53,7 +53,7 @@ def test_without_replacement_a_batch_is_no_larger_than_the_table(sampler: sample
         table = plain_table(store, 8, sampler=sampler)
         table.extend({"x": np.arange(3)})
         began = time.monotonic()
-        with pytest.raises(SampleTimeout, match="8 rows, each once.*3 rows can be drawn"):
+        with pytest.raises(SampleTimeout, match=r"8 rows, each once.*3 rows can be drawn"):
             table.sample(8, timeout=0.1)
         assert time.monotonic() - began >= 0.1
         assert sorted(table.sample(3)["x"].tolist()) == [0, 1, 2]

@@ -50,6 +50,19 @@ ROLES_AT: dict[str, tuple[str, ...]] = {
     "evict_bereft": ("episodes", "fragments", "vector", *_READING),
 }
 
+# The role that alone writes, draws from and changes the tables whose rows leave one by one passes nearly all of that.
+for _point in (
+    *("append_row_written", "append_before_publish", "append_published", "lock_taken"),
+    *("open_locked", "open_before_state", "open_after_state", "open_ordered"),
+    *("fold_begin", "fold_row_ready", "fold_block_leaves", "fold_block_counted", "fold_end"),
+    *("evict_begin", "evict_marked", "evict_leaves", "evict_counted", "retire_before", "retire_after"),
+    *("reclaim_before", "reclaim_after", "remove_chosen", "remove_done", "victim_written"),
+    *("journal_written", "tree_raw_written", "tree_leaves_written", "tree_level_written", "tree_done"),
+    *("update_locked", "update_done", "reader_entered", "draw_locked", "draw_done"),
+    *("gather_begin", "gather_column", "gather_end", "reader_left", "clear_begin", "clear_end"),
+):
+    ROLES_AT[_point] = (*ROLES_AT.get(_point, ()), "remover")
+
 # The same of queues, which have a stage of their own (test_queue_kills.py).
 QUEUE_ROLES_AT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("queue_reserved", "queue_written", "queue_locked", "queue_noted"), ("producer",)),

@@ -50,7 +50,6 @@ class Sampler(Role):
                 return
             raise AssertionError("a table without rows was sampled")
 
-
     def prepare_in_vain(self) -> None:
         """A loader is closed with batches ready: their rows come back."""
         with self.tables[0].loader(4, window="once", prefetch=2) as loader:
@@ -138,6 +137,30 @@ class Cleaner(Role):
             self.table.clear()
 
 
+class Remover(Role):
+    """Appends to, draws from and updates the tables whose rows leave one by one."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.tables = [self.store.table(name) for name in ("newest", "least")]
+        self.next = 0
+
+    def step(self) -> None:
+        self.count += 1
+        table = self.tables[self.count % 2]
+        n = self.chance.randint(1, 8)
+        columns = rows.plain_rows(self.writer_id, self.next, n)
+        table.extend(columns, priorities=rows.priority_of(columns["writer"], columns["serial"]))
+        self.next += n
+        batch = table.sample(self.chance.randint(1, 8))
+        _expect(rows.batch_faults(batch))
+        if self.count % 3 == 0:
+            result = table.update_priorities(batch.keys, rows.priority_of(batch["writer"], batch["serial"]))
+            _expect([] if result.applied + result.stale == len(batch) else [f"{result} of {len(batch)} keys"])
+        if self.count % 50 == 0:
+            table.clear()
+
+
 class Tuner(Role):
     """Changes the settings of tables that others use. Samplers wait for rows of the second, and are woken each time."""
 
@@ -184,6 +207,7 @@ ROLES: dict[str, type[Role]] = {
     "reader": Reader,
     "hog": Hog,
     "cleaner": Cleaner,
+    "remover": Remover,
     "tuner": Tuner,
     "attacher": Attacher,
     "creator": Creator,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conduit import Schema, Store, limiters, samplers, windows
+from conduit import Schema, Store, limiters, removers, samplers, windows
 
 __all__ = ["EPISODIC", "PLAIN", "TABLES", "batch_faults", "episode_rows", "plain_rows", "priority_of"]
 
@@ -52,6 +52,8 @@ TABLES: dict[str, dict[str, Any]] = {
         "mean_episode_length": 5.0,
     },
     "scratch": {"schema": PLAIN, "window": windows.Row()},
+    "newest": {"schema": PLAIN, "window": windows.Row(), "remover": removers.Lifo()},
+    "least": {"schema": PLAIN, "window": windows.Row(), "remover": removers.LowestPriority()},
     "hungry": {"schema": PLAIN, "window": windows.Row(), "limiter": limiters.MinSize(MAX_SIZE)},
 }
 for _settings in TABLES.values():

@@ -57,7 +57,9 @@ class Epochs(RuleBasedStateMachine):
     @rule(n=st.integers(1, 4), batches=st.integers(1, 3), ahead=st.integers(0, 3))
     def load(self, n: int, batches: int, ahead: int) -> None:
         n = min(n, len(self.rows))
-        if ahead and len(self.left) < n * (batches + ahead):  # what is undone of an epoch that is over does not come back
+        if ahead and len(self.left) < n * (
+            batches + ahead
+        ):  # what is undone of an epoch that is over does not come back
             return
         with self.table.loader(n, prefetch=ahead) as loader:
             for _ in range(batches):

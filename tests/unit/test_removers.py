@@ -136,7 +136,11 @@ def test_the_remover_survives_the_store(remover: removers.Remover) -> None:
 
 @pytest.mark.parametrize("remover", BOTH)
 def test_rows_are_kept_byte_by_byte(remover: removers.Remover) -> None:
-    columns = {"a": np.arange(300, dtype=np.uint8), "b": np.arange(900, dtype=np.float32).reshape(300, 3), "c": np.arange(300)}
+    columns = {
+        "a": np.arange(300, dtype=np.uint8),
+        "b": np.arange(900, dtype=np.float32).reshape(300, 3),
+        "c": np.arange(300),
+    }
     with fresh_store() as store:
         kinds = schema(a="u1", b=("f4", (3,)), c="i8")
         table = store.create_table("t", kinds, 100, remover=remover, sampler=samplers.Fifo())

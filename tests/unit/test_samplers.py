@@ -126,7 +126,7 @@ def test_an_epoch_is_shared_by_all_processes() -> None:
     with fresh_store() as store:
         table = table_of(store, 40, ONCE)
         mine = table.sample(15)["x"].tolist()
-        theirs = forked(lambda: table.sample(15)["x"].tolist())
+        theirs = forked(lambda: list(table.sample(15)["x"]))
         assert sorted(mine + theirs + table.sample(10)["x"].tolist()) == list(range(40))
 
 
@@ -209,7 +209,9 @@ def test_beta_follows_the_number_of_the_batch(
 
 def test_a_schedule_goes_on_in_another_process_and_after_a_loader() -> None:
     with fresh_store() as store:
-        table = plain_table(store, 2, sampler=samplers.Prioritized(1.0, schedules.Linear(0, 1, 100), normaliser="table"))
+        table = plain_table(
+            store, 2, sampler=samplers.Prioritized(1.0, schedules.Linear(0, 1, 100), normaliser="table")
+        )
         table.extend({"x": [1, 2]}, priorities=[1.0, 2.0])
 
         def beta(batch: object) -> int:
