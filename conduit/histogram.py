@@ -24,7 +24,7 @@ _AGE, _PRIORITY, _COLUMN = range(3)  # what the core reads of each row, see scan
 
 
 class Histogram(NamedTuple):
-    """`counts` int64 (bins,): rows from `edges[i]` to `edges[i + 1]`, the last included; `edges` float64 (bins + 1,)."""
+    """`counts` int64 (bins,): rows from `edges[i]` to `edges[i + 1]`, the last too; `edges` float64 (bins + 1,)."""
 
     counts: npt.NDArray[np.int64]
     edges: npt.NDArray[np.float64]

@@ -2,8 +2,8 @@
 
 `Fifo` is the default, and what tables are built for: rows lie in blocks, as in Arrow record batches, and memory comes
 back by block. `Lifo` and `LowestPriority` take rows out one by one, so every row is a block of its own. Such a table
-has no zero-copy blocks, no episodes (only `windows.Row`), about 100 bytes of index a row, and each append takes the table's
-lock for a moment.
+has no zero-copy blocks, no episodes (only `windows.Row`), about 100 bytes of index a row, and each append takes the
+table's lock for a moment.
 
 The row that leaves is chosen among those that are in before the new one is: a new row is never the one that makes room
 for itself. So a full `Lifo` table keeps its oldest rows and the newest, and in a full `LowestPriority` table a row of

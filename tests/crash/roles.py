@@ -26,9 +26,9 @@ class Sampler(Role):
         self.tables = [self.store.table(name) for name in ("plain", "episodic")]
         self.hungry = self.store.table("hungry")
 
-    def draw(self, table: conduit.Table, window: str | None = None) -> conduit.Batch | None:
+    def draw(self, table: conduit.Table, n: int | None = None, window: str | None = None) -> conduit.Batch | None:
         try:
-            batch = table.sample(self.chance.randint(1, 24), window=window, timeout=0.02)
+            batch = table.sample(n or self.chance.randint(1, 24), window=window, timeout=0.02)
         except SampleTimeout:  # only while a table is still empty
             return None
         _expect(rows.batch_faults(batch))
@@ -39,7 +39,8 @@ class Sampler(Role):
         self.count += 1
         self.draw(self.tables[self.count % 2])
         if self.count % 3 == 0:
-            batch = self.draw(self.tables[0], "once")
+            # nearly all there are: with fewer an epoch would not end, for rows are replaced all the time
+            batch = self.draw(self.tables[0], self.chance.choice((4, rows.MAX_SIZE - 4)), "once")
             _expect([] if batch is None or len(set(batch.keys)) == len(batch) else ["a row twice in a batch"])
         if self.count % 16 == 0:
             self.prepare_in_vain()
