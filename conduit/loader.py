@@ -221,7 +221,7 @@ class _Pipeline:
         if self._inline_error:
             self._raise_what_ended_it()
         try:
-            staging, token, discarded, live, needed, total = loader.next(timeout)
+            staging, token, discarded, number, lacking = loader.next(timeout)
         except StoreClosed:
             self._raise_what_ended_it()
             raise
@@ -230,14 +230,14 @@ class _Pipeline:
                 for old in discarded:
                     self._payloads.pop(old, None)
         if staging is None:
-            if needed == 0:  # no draw has failed
+            if lacking is None:  # no draw has failed
                 raise SampleTimeout(
                     f"the next batch was not ready after {timeout} s: its preparation (prefetch="
                     f"{self._settings.prefetch!r}) takes longer. Raise timeout, or make transform faster"
                 )
-            raise self._reader.timed_out(timeout, live, needed, total)
+            raise self._reader.refused(self._settings.batch_size, timeout, lacking)
         if self._named:
-            self._reader.advance(self._stream, live)  # here: the number of the next batch
+            self._reader.advance(self._stream, number)
         if not self._works:
             return Batch(staging, self._format)
         if token:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from conduit import limiting
 from conduit.batch import Batch, BatchFormat
 from conduit.samplers import Prioritized
 from conduit.spec import TableSpec
 from conduit.values import seconds, whole_number
-from conduit_store.errors import SampleTimeout, StaleKey
+from conduit_store.errors import ConduitError, StaleKey
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
 
@@ -65,14 +66,15 @@ class Reader:
                 self._batches[chosen] = batch + 1
             staging: native.Staging | None = None
             try:
-                staging, live, needed, total = sampler.sample(n, chosen, batch, timeout)
+                staging, lacking = sampler.sample(n, chosen, batch, timeout)
             finally:
                 if staging is None:  # nothing was delivered: the next call draws this batch
                     with self._lock:
                         if self._batches.get(chosen) == batch + 1:
                             self._batches[chosen] = batch
             if staging is None:
-                raise self.timed_out(timeout, live, needed, total)
+                assert lacking is not None
+                raise self.refused(n, timeout, lacking)
             return Batch(staging, self._format(n, sampler))
         finally:
             self._idle.append(sampler)
@@ -151,18 +153,9 @@ class Reader:
             found = self._formats[n] = BatchFormat.make(n, self.schema, sampler.offsets(n))
         return found
 
-    def timed_out(self, timeout: float | None, live: int, needed: int, total: float) -> SampleTimeout:
-        name = self._spec.name
-        if live < needed:
-            return SampleTimeout(
-                f"table {name!r} may not be sampled after {timeout} s: MinSize({needed}) lacks {needed - live} rows, "
-                f"{live} are there. Check that writers run, or lower min_size"
-            )
-        window = self._spec.window
-        return SampleTimeout(
-            f"table {name!r} has no row to draw after {timeout} s: {live} rows are there, and their priorities "
-            f"add up to {total:g}. Rows of priority 0 are never drawn, and {window} needs the steps that follow a row"
-        )
+    def refused(self, n: int, timeout: float | None, state: native.SampleState) -> ConduitError:
+        spec = self._spec
+        return limiting.sample_refused(spec.limiter, spec.name, spec.window, n, timeout, state)
 
 
 def _outputs(spec: TableSpec) -> tuple[list[tuple[int, int, int]], Schema]:

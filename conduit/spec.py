@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from conduit import limiters, samplers, windows
+from conduit import limiters, limiting, samplers, windows
 from conduit.values import real_number, whole_number
 from conduit_store import layout
 from conduit_store.errors import ConfigError, LayoutMismatch
@@ -26,7 +26,11 @@ _WINDOWS: dict[str, type[Any]] = {
 # Arguments of Writer.append, and what a batch carries beside its columns.
 _RESERVED = frozenset({"priority", "priorities", "final_obs", "keys", "probabilities", "weights"})
 _WINDOW_COLUMNS = frozenset({"discount", "n_step"})
-_LIMITERS: dict[str, type[Any]] = {"MinSize": limiters.MinSize}
+_LIMITERS: dict[str, type[Any]] = {
+    "MinSize": limiters.MinSize,
+    "SampleToInsertRatio": limiters.SampleToInsertRatio,
+    "QueueCapacity": limiters.QueueCapacity,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,11 @@ class TableSpec:
     max_size: int
     sampler: samplers.Sampler
     window: windows.Window
-    limiter: limiters.MinSize
+    limiter: limiters.Limiter
     max_writers: int
     mean_episode_length: float
     seed: int
+    max_times_sampled: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
@@ -57,7 +62,7 @@ class TableSpec:
             ("schema", self.schema, Schema),
             ("sampler", self.sampler, samplers.Sampler),
             ("window", self.window, windows.Window),
-            ("limiter", self.limiter, limiters.MinSize),
+            ("limiter", self.limiter, limiters.Limiter),
         ):
             if not isinstance(value, kinds):
                 raise ConfigError(f"{field} is {value!r}: give an instance of {_alternatives(kinds)}")
@@ -68,11 +73,8 @@ class TableSpec:
         taken = [n for n in self.schema.names if n in _RESERVED or (self.episodic and n in _WINDOW_COLUMNS)]
         if taken:
             raise ConfigError(f"column {', '.join(taken)} has a name that writers or batches use themselves: rename it")
-        if self.limiter.rows > self.max_size:
-            raise ConfigError(
-                f"MinSize({self.limiter.rows}) can never let anybody sample: "
-                f"table {self.name!r} holds {self.max_size} rows at most"
-            )
+        times = limiting.check(self.limiter, self.max_size, self.max_times_sampled, self.name)
+        object.__setattr__(self, "max_times_sampled", times)
         self._check_window()
 
     def _check_window(self) -> None:
@@ -123,6 +125,7 @@ class TableSpec:
             self.max_size,
             max_writers=self.max_writers,
             mean_episode_length=self.mean_episode_length if self.episodic else None,
+            holes=self.max_times_sampled is not None,
         )
         if plan.rows * plan.blocks >= native.MAX_TABLE_SLOTS:
             raise ConfigError(
@@ -136,6 +139,9 @@ class TableSpec:
         plan = self.block_layout()
         prioritized = isinstance(self.sampler, samplers.Prioritized)
         chances = self.sampler if isinstance(self.sampler, samplers.Prioritized) else samplers.Prioritized(0.0, 0.0)
+        settings = native.Settings()
+        settings.alpha, settings.beta, settings.eps = chances.alpha, chances.beta, chances.eps
+        limiting.put(self.limiter, self.max_times_sampled, settings)
         return native.TableSpec(
             name=self.name,
             spec=self.to_json().encode(),
@@ -147,10 +153,10 @@ class TableSpec:
             block_bytes=plan.block_bytes,
             steps_after=self.steps,
             prioritized=prioritized,
-            alpha=chances.alpha,
-            beta=chances.beta,
-            eps=chances.eps,
-            min_size=self.limiter.rows,
+            settings=settings,
+            limiter=limiting.kind(self.limiter),
+            limits_inserts=limiting.limits_inserts(self.limiter),
+            counts_uses=self.max_times_sampled is not None,
             seed=self.seed,
         )
 
@@ -163,6 +169,7 @@ class TableSpec:
             "max_writers": self.max_writers,
             "mean_episode_length": self.mean_episode_length,
             "seed": self.seed,
+            "max_times_sampled": self.max_times_sampled,
         }
         for field, record in (("sampler", self.sampler), ("window", self.window), ("limiter", self.limiter)):
             fields[field] = {"kind": type(record).__name__, **asdict(record)}

@@ -156,8 +156,8 @@ class PyAttachment : public Handle<Process> {
 
 TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets,
                     const std::vector<std::uint64_t>& row_bytes, std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks,
-                    std::uint64_t block_bytes, std::uint32_t steps_after, bool prioritized, double alpha, double beta, double eps,
-                    std::uint64_t min_size, std::uint64_t seed) {
+                    std::uint64_t block_bytes, std::uint32_t steps_after, bool prioritized, const Settings& settings, std::uint32_t limiter,
+                    bool limits_inserts, bool counts_uses, std::uint64_t seed) {
   TableSpec s;
   s.name = name;
   s.spec.assign(spec.c_str(), spec.size());
@@ -172,10 +172,11 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   s.links = steps_after > 0;
   s.steps_after = steps_after;
   s.prioritized = prioritized;
-  s.alpha = alpha;
-  s.beta = beta;
-  s.eps = eps;
-  s.min_size = min_size;
+  s.settings = settings;
+  if (limiter > kQueueCapacity) fail(ErrorCode::config, "unknown limiter %u", limiter);
+  s.limiter = static_cast<LimiterKind>(limiter);
+  s.limits_inserts = limits_inserts;
+  s.counts_uses = counts_uses;
   s.seed = seed;
   return s;
 }
@@ -200,7 +201,7 @@ nb::dict info_dict(const TableInfo& i) {
   FIELD(sampled_batches); FIELD(updated); FIELD(stale_updates); FIELD(discarded_batches); FIELD(recoveries); FIELD(blocks_opened);
   FIELD(draw_ns); FIELD(gather_ns); FIELD(sample_wait_ns); FIELD(fold_ns); FIELD(append_ns); FIELD(append_wait_ns); FIELD(append_calls);
   FIELD(update_ns); FIELD(blocks_open); FIELD(blocks_free); FIELD(blocks_retired); FIELD(blocks_pinned); FIELD(open_writers);
-  FIELD(total); FIELD(max_priority);
+  FIELD(total); FIELD(max_priority); FIELD(used_up); FIELD(limited_append_ns); FIELD(limited_sample_ns); FIELD(limiter);
 #undef FIELD
   return d;
 }
@@ -244,10 +245,12 @@ class PyWriter : public Handle<Writer> {
     Rows rest = rows;
     std::vector<const std::byte*> columns(writer.table().shared().n_columns);
     std::optional<Deadline> deadline;
+    std::uint32_t signal = 0;  // of the limiter, as it was before the last look
+    bool announced = false;
     for (;;) {
       std::uint32_t n;
       try {
-        if (writer.needs_block(rest.n) || rest.n > 64) {
+        if (writer.takes_lock(rest.n) || rest.n > 64) {
           nb::gil_scoped_release release;
           n = writer.append(rest);
         } else {
@@ -261,11 +264,22 @@ class PyWriter : public Handle<Writer> {
       if (done == rows.n) return done;
       if (closing) fail(ErrorCode::closed, "this writer of table '%s' was closed by another thread; %u of %u rows are in", writer.table().shared().name, done, rows.n);
       if (n == 0) {
+        if (writer.stopped() == Writer::Stopped::never) return done;
         if (!deadline) deadline.emplace(timeout);
         const std::uint64_t slice = deadline->slice();
         if (slice == 0) return done;
-        nb::gil_scoped_release release;
-        writer.wait_space(slice);
+        if (writer.stopped() == Writer::Stopped::limiter) {  // announce the wait, look once more, sleep
+          if (announced) {
+            nb::gil_scoped_release release;
+            writer.wait_limiter(signal, slice);
+          }
+          signal = writer.begin_wait();
+          announced = true;
+        } else {
+          announced = false;
+          nb::gil_scoped_release release;
+          writer.wait_space(slice);
+        }
       }
       for (std::size_t c = 0; c < columns.size(); ++c) {
         columns[c] = rows.columns[c] == nullptr ? nullptr : rows.columns[c] + done * writer.table().columns()[c].row_bytes;
@@ -354,24 +368,27 @@ class PySampler : public Handle<Sampler> {
     return plan;
   }
 
-  // (buffer or None, live steps, steps needed, total priority)
-  std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::uint64_t, double> sample(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::optional<double> timeout) {
+  // (buffer, None), or after the timeout (None, what the draw lacked)
+  std::tuple<std::shared_ptr<Staging>, std::optional<SampleState>> sample(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::optional<double> timeout) {
     const auto sampler = get();
     auto staging = std::make_shared<Staging>(sampler->plan().offsets(n).back());
     SampleState state;
+    Reservation held;
     const auto attempt = [&] {
       nb::gil_scoped_release release;
-      return sampler->sample(n, staging->data(), stream, batch, &state) == SampleStatus::ok;
+      if (sampler->sample(n, staging->data(), stream, batch, &state, &held) != SampleStatus::ok) return false;
+      held.delivered();
+      return true;
     };
-    if (attempt()) return {staging, state.live_steps, state.needed, state.total};
+    if (attempt()) return {staging, std::nullopt};
     const Deadline deadline(timeout);
     for (;;) {
       const std::uint32_t signal = sampler->begin_wait();
-      if (attempt()) return {staging, state.live_steps, state.needed, state.total};
+      if (attempt()) return {staging, std::nullopt};
       const std::uint64_t slice = deadline.slice();
-      if (slice == 0) return {nullptr, state.live_steps, state.needed, state.total};
+      if (slice == 0 || state.status == SampleStatus::never) return {nullptr, state};
       nb::gil_scoped_release release;
-      sampler->wait(signal, slice);
+      sampler->wait(signal, slice, state.status);
     }
   }
 
@@ -393,9 +410,9 @@ class PyLoader : public Handle<Loader> {
            const LoaderSettings& settings, std::shared_ptr<StagingPool> pool)
       : Handle(std::make_shared<Loader>(table.get(), PySampler::make_plan(*table.get(), outputs, steps, gamma, double_reward, table_weights), settings, pool ? std::move(pool) : staging_pool()), table.store()) {}
 
-  // (buffer, token, tokens discarded, number of the next batch, 0, 0), or after the timeout
-  // (None, 0, tokens discarded, live steps, steps needed, total priority)
-  std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::vector<std::uint64_t>, std::uint64_t, std::uint64_t, double> next(std::optional<double> timeout) {
+  // (buffer, token, tokens discarded, number of the next batch, None), or after the timeout
+  // (None, 0, tokens discarded, 0, what a draw lacked or None where none has failed)
+  std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::vector<std::uint64_t>, std::uint64_t, std::optional<SampleState>> next(std::optional<double> timeout) {
     const auto loader = get();
     const std::uint64_t began = now_ns();
     const Deadline deadline(timeout);
@@ -413,12 +430,12 @@ class PyLoader : public Handle<Loader> {
       nb::gil_scoped_release release;
       if (loader->next(began, slice, &batch, &discarded)) {
         nb::gil_scoped_acquire acquire;
-        return {std::move(batch.staging), batch.token, std::move(discarded), batch.number + 1, 0, 0.0};
+        return {std::move(batch.staging), batch.token, std::move(discarded), batch.number + 1, std::nullopt};
       }
     }
     loader->gave_up(began);
     const SampleState state = loader->state();
-    return {nullptr, 0, std::move(discarded), state.live_steps, state.needed, state.total};
+    return {nullptr, 0, std::move(discarded), 0, state.status == SampleStatus::ok ? std::nullopt : std::optional(state)};
   }
 
   std::shared_ptr<Loader> get() const {
@@ -532,7 +549,6 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.attr("MAX_TABLE_SLOTS") = kSlotMask;
   m.def("fixed_control_bytes", &control_fixed_bytes, "max_processes"_a, "max_tables"_a);
   m.def("format_control", &format_control, "control_fd"_a, "control_bytes"_a, "data_bytes"_a, "max_processes"_a, "max_tables"_a, "name"_a);
-  m.def("table_bytes", [](const TableSpec& s) { return std::make_tuple(TableCore::control_bytes(s), s.block_bytes * s.n_blocks); });
   m.def("now_ns", &now_ns);
   // Position of the first of n float32 that is not finite or is negative; n if there is none.
   m.def("first_bad_priority", [](nb::object priorities, std::uint64_t n) {
@@ -546,14 +562,33 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   }, "priorities"_a, "n"_a);
   m.def("staging_kept_bytes", [] { return staging_pool()->kept(); });
 
+  // What may change while a table lives; `table.reconfigure` takes a changed one back.
+  nb::class_<Settings>(m, "Settings")
+      .def("__init__", [](Settings* self) { new (self) Settings{}; })
+      .def_ro("version", &Settings::version)
+#define FIELD(name) .def_rw(#name, &Settings::name)
+      FIELD(alpha) FIELD(beta) FIELD(eps) FIELD(min_size) FIELD(ratio) FIELD(error_buffer) FIELD(capacity) FIELD(max_times)
+#undef FIELD
+      .def_prop_ro("low", &Settings::low)
+      .def_prop_ro("high", &Settings::high);
+  nb::class_<LimiterState>(m, "LimiterState")
+#define FIELD(name) .def_ro(#name, &LimiterState::name)
+      FIELD(settings) FIELD(live_steps) FIELD(inserts) FIELD(samples) FIELD(reserved) FIELD(cursor);
+#undef FIELD
+  // `status`: sampler.hpp's.
+  nb::class_<SampleState>(m, "SampleState")
+      .def_prop_ro("status", [](const SampleState& s) { return static_cast<int>(s.status); })
+      .def_ro("limiter", &SampleState::limiter)
+      .def_ro("total", &SampleState::total);
+
   nb::class_<TableSpec>(m, "TableSpec")
       .def("__init__", [](TableSpec* self, const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets, const std::vector<std::uint64_t>& row_bytes,
                           std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint64_t block_bytes, std::uint32_t steps_after, bool prioritized,
-                          double alpha, double beta, double eps, std::uint64_t min_size, std::uint64_t seed) {
-             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, steps_after, prioritized, alpha, beta, eps, min_size, seed));
+                          const Settings& settings, std::uint32_t limiter, bool limits_inserts, bool counts_uses, std::uint64_t seed) {
+             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, steps_after, prioritized, settings, limiter, limits_inserts, counts_uses, seed));
            },
-           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "steps_after"_a, "prioritized"_a, "alpha"_a,
-           "beta"_a, "eps"_a, "min_size"_a, "seed"_a);
+           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "steps_after"_a, "prioritized"_a, "settings"_a,
+           "limiter"_a, "limits_inserts"_a, "counts_uses"_a, "seed"_a);
 
   nb::class_<Staging>(m, "Staging", nb::type_slots(staging_slots)).def_prop_ro("bytes", &Staging::bytes);
   // Arrays of n rows within a buffer: (byte offset, dtype.str without byte order, shape of a row) each.
@@ -603,6 +638,9 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("tidy", [](PyAttachment& a, int control_fd, int data_fd) {
         a.unlocked([&](Process& p) { TableCore::tidy(p, control_fd, data_fd); });
       }, "control_fd"_a, "data_fd"_a)
+      .def("table_bytes", [](PyAttachment& a, const TableSpec& s) {
+        return std::make_tuple(TableCore::control_bytes(s, a.get()->segments().header().max_processes), s.block_bytes * s.n_blocks);
+      }, "spec"_a)
       .def("create_table", [](PyAttachment& a, int control_fd, int data_fd, const TableSpec& spec) {
         return a.unlocked([&](Process& p) { return TableCore::create(p, control_fd, data_fd, spec); });
       }, "control_fd"_a, "data_fd"_a, "spec"_a);
@@ -620,10 +658,6 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_prop_ro("data_offset", [](PyTable& t) { return t.get()->shared().data_offset; })
       .def_prop_ro("data_bytes", [](PyTable& t) { return t.get()->shared().data_bytes; })
       .def_prop_ro("control_bytes", [](PyTable& t) { return t.get()->shared().end_offset - t.get()->shared().spec_offset; })
-      .def_prop_ro("alpha", [](PyTable& t) { return t.get()->shared().alpha.load(); })
-      .def_prop_ro("beta", [](PyTable& t) { return t.get()->shared().beta.load(); })
-      .def_prop_ro("eps", [](PyTable& t) { return t.get()->shared().eps.load(); })
-      .def_prop_ro("min_size", [](PyTable& t) { return t.get()->shared().min_size.load(); })
       .def("next_stream", [](PyTable& t) { return static_cast<std::uint32_t>(t.get()->shared().streams.fetch_add(1)); })
       .def("steps", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.steps(); }); })
       .def("clear", [](PyTable& t) { t.unlocked([](TableCore& c) { c.clear(); }); })
@@ -639,9 +673,13 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       }, "mark"_a)
       .def("verify", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.verify(); }); })
       .def("live_blocks", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.live_blocks(); }); })
-      .def("configure", [](PyTable& t, double alpha, double beta, double eps, std::uint64_t min_size) {
-        t.unlocked([&](TableCore& c) { c.configure(alpha, beta, eps, min_size); });
-      }, "alpha"_a, "beta"_a, "eps"_a, "min_size"_a)
+      .def("settings", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.settings_now(); }); })
+      // False: somebody else has changed the settings since they were read.
+      .def("reconfigure", [](PyTable& t, const Settings& settings) {
+        return t.unlocked([&](TableCore& c) { return c.reconfigure(settings); });
+      }, "settings"_a)
+      .def("can_sample", [](PyTable& t, std::uint64_t n) { return t.unlocked([&](TableCore& c) { return c.can_sample(n); }); }, "n"_a)
+      .def("can_insert", [](PyTable& t, std::uint64_t n) { return t.unlocked([&](TableCore& c) { return c.can_insert(n); }); }, "n"_a)
       .def("info", [](PyTable& t) { return info_dict(t.unlocked([](TableCore& c) { return c.info(); })); })
       .def("update", [](PyTable& t, nb::object keys, nb::object priorities, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys"), p(priorities, n * sizeof(float), "priorities");
@@ -678,6 +716,9 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_rw("ended", &PyWriter::ended)
       .def("chain_open", [](PyWriter& w, std::uint32_t chain) { return w.checked()->chain_open(chain); }, "chain"_a)
       .def_prop_ro("holders", &PyWriter::holders)
+      // What the last append was stopped by (Writer::Stopped), and what the limiter then looked like.
+      .def_prop_ro("stopped", [](PyWriter& w) { return static_cast<int>(w.get()->stopped()); })
+      .def_prop_ro("limiter", [](PyWriter& w) { return w.get()->limiter(); })
       .def_prop_ro("closed", [](PyWriter& w) { return w.closed(); })
       .def("check", [](PyWriter& w) { w.checked(); })
       .def("close", &PyWriter::close);
@@ -707,7 +748,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("prepare", &PyLoader::prepare, "seconds"_a)
       .def("push", [](PyLoader& l, Prepared& batch) {
         const auto loader = l.get();
-        return loader->push(batch);
+        return loader->push(std::move(batch));
       }, "batch"_a)
       .def("fail", [](PyLoader& l) {
         l.get()->producer_failed(std::make_exception_ptr(Error(ErrorCode::closed, "the preparation of this loader's batches has ended")));

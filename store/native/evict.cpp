@@ -40,6 +40,7 @@ void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
   const std::uint32_t folded = std::min(to, block.folded.load(std::memory_order_relaxed));
   const std::uint32_t steps = from < folded ? count_steps(b, from, folded) : 0;
   t_.live_steps -= steps;
+  block.live -= steps;
   t_.drift.changes += steps > 0;  // rows of priority 0 too: the limiter counts them
   t_.counters.steps_evicted.fetch_add(steps, std::memory_order_relaxed);
   FAILPOINT(evict_counted);
@@ -54,7 +55,7 @@ bool TableCore::evict_head(std::uint64_t surplus) {
   std::uint32_t to = block.evicted.load(std::memory_order_relaxed);
   const std::uint32_t base = b * t_.rows_per_block;
   for (std::uint64_t left = surplus; to < folded; ++to) {
-    const bool step = (flag(base + to) & kFinal) == 0;
+    const bool step = is_step(base + to);
     if (step && left == 0) break;
     left -= step;  // a final observation goes with the steps before it: only they could refer to it
   }
@@ -88,6 +89,10 @@ void TableCore::retire(std::uint32_t b) {
   block.retired_epoch = process_->segments().header().epoch.fetch_add(1, std::memory_order_acq_rel) & kEpochMask;
   block.state.store(kRetired, std::memory_order_release);
   FAILPOINT(retire_after);
+  // Nearly always the first. Rows that are used up may leave their block empty anywhere.
+  std::uint64_t place = t_.order_head;
+  while (order_[place % t_.n_blocks] != b) ++place;
+  for (; place > t_.order_head; --place) order_[place % t_.n_blocks] = order_[(place - 1) % t_.n_blocks];
   ++t_.order_head;
   for (std::uint32_t i = 0; i < t_.active_count; ++i) {
     if (active_[i] != b) continue;
@@ -207,6 +212,7 @@ void TableCore::give(std::uint32_t b, std::uint64_t writer) {
   block.owner_claim = process_->claim();
   block.folded.store(0, std::memory_order_relaxed);
   block.evicted.store(0, std::memory_order_relaxed);
+  block.live = 0;
   block.retired_epoch = 0;
   block.birth = ++t_.births;
   block.generation.store((block.generation.load(std::memory_order_relaxed) + 1) & ((std::uint64_t{1} << 36) - 1), std::memory_order_relaxed);
@@ -274,6 +280,11 @@ void TableCore::evict_block(std::uint32_t b) {
 
 void TableCore::clear() {
   process_->check();
+  clear_locked();
+  announce(t_.inserts_waiting, t_.inserts_signal);
+}
+
+void TableCore::clear_locked() {
   IndexLock lock(*this);
   FAILPOINT(clear_begin);
   fold();
@@ -283,6 +294,7 @@ void TableCore::clear() {
     evict_block(b);
     t_.counters.evicted_early.store(early, std::memory_order_relaxed);
   }
+  restart_counts();
   FAILPOINT(clear_end);
 }
 

@@ -42,13 +42,17 @@ bool TableCore::publish_together(const Publication* publications, std::uint32_t 
   for (std::uint32_t i = 0; i < n; ++i) {
     if ((blocks_[publications[i].block].pub.load(std::memory_order_relaxed) & kSealed) != 0) return false;
   }
+  note_publications(publications, n);
+  return true;
+}
+
+void TableCore::note_publications(const Publication* publications, std::uint32_t n) {
   std::copy(publications, publications + n, t_.publications);
   std::atomic_signal_fence(std::memory_order_seq_cst);  // see journal()
   t_.publications_used.store(n, std::memory_order_release);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   FAILPOINT(append_noted);
   complete_publications();
-  return true;
 }
 
 void TableCore::complete_publications() {
@@ -76,12 +80,17 @@ void TableCore::recover() {
       lines.push_back({t_.journal[i].first, t_.journal[i].last});
     }
   }
+  for (std::uint32_t slot = 0; uses_ != nullptr && slot < slots; ++slot) {  // full, by a draw that did not come to its end
+    if (!folded_row(slot) || uses(slot) < settings().max_times || used_up(slot)) continue;
+    std::atomic_ref(uses_[slot]).store(uses(slot) | kUsedUp, std::memory_order_relaxed);
+    lines.push_back({slot / kFanOut, slot / kFanOut});
+  }
   for (const LineRange& range : lines) {
     const std::uint32_t last = std::min(range.last * kFanOut + kFanOut, slots);
     for (std::uint32_t slot = range.first * kFanOut; slot < last; ++slot) {
       const Block& block = blocks_[slot / t_.rows_per_block];
       const bool gone = block.state.load(std::memory_order_relaxed) != kOpen ||
-                        slot % t_.rows_per_block < block.evicted.load(std::memory_order_relaxed);
+                        slot % t_.rows_per_block < block.evicted.load(std::memory_order_relaxed) || used_up(slot);
       std::atomic_ref flags(flags_[slot]);
       if (gone) flags.store(flags.load(std::memory_order_relaxed) & static_cast<std::uint8_t>(~kReady), std::memory_order_relaxed);
       if (t_.prioritized && ready(slot) && !(raw(slot) >= 0.0f)) std::atomic_ref(raw_[slot]).store(1.0f, std::memory_order_relaxed);
@@ -102,7 +111,8 @@ void TableCore::recover() {
     t_.births = std::max(t_.births, block.birth);
     const std::uint32_t folded = block.folded.load(std::memory_order_relaxed);
     const std::uint32_t evicted = block.evicted.load(std::memory_order_relaxed);
-    if (evicted < folded) t_.live_steps += count_steps(b, evicted, folded);
+    block.live = evicted < folded ? count_steps(b, evicted, folded) : 0;
+    t_.live_steps += block.live;
   }
   std::sort(open.begin(), open.end(), [&](std::uint32_t a, std::uint32_t b) { return blocks_[a].birth < blocks_[b].birth; });
   t_.order_head = 0;
@@ -142,10 +152,12 @@ std::vector<std::string> TableCore::verify() {
     const std::uint32_t first = block.evicted.load(), last = is_open ? block.folded.load() : 0;
     open += is_open;
     expect(!is_open || first <= last, "block " + std::to_string(b) + ": evicted " + std::to_string(first) + " of " + std::to_string(last) + " folded rows");
-    if (is_open && first < last) live += count_steps(b, first, last);
+    const std::uint32_t steps = is_open && first < last ? count_steps(b, first, last) : 0;
+    live += steps;
+    expect(!is_open || steps == block.live, "block " + std::to_string(b) + ": live steps " + std::to_string(block.live) + ", recount " + std::to_string(steps));
     for (std::uint32_t row = 0; row < t_.rows_per_block; ++row) {
       const std::uint32_t slot = base + row;
-      const bool in = is_open && row >= first && row < last;
+      const bool in = is_open && row >= first && row < last && !used_up(slot);
       expect(in || !ready(slot), "slot " + std::to_string(slot) + " is ready but not live");
       expect(!in || t_.links != 0 || ready(slot), "slot " + std::to_string(slot) + " is live but not ready");
       expect(!ready(slot) || (flag(slot) & kFinal) == 0, "slot " + std::to_string(slot) + " is a final observation and ready");

@@ -27,6 +27,22 @@ void futex_wait(std::atomic<std::uint32_t>* word, std::uint32_t expected, std::u
   syscall(SYS_futex, word, FUTEX_WAIT, expected, &t, nullptr, 0);
 }
 
+void futex_wait_briefly_awake(std::atomic<std::uint32_t>* word, std::uint32_t expected, std::uint64_t timeout_ns) {
+  constexpr std::uint64_t kAwakeNs = 4'000;  // less than the two switches that a sleep costs
+  const std::uint64_t until = now_ns() + kAwakeNs;
+  while (now_ns() < until) {
+    for (int i = 0; i < 8; ++i) {
+      if (word->load(std::memory_order_acquire) != expected) return;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#elif defined(__aarch64__)
+      asm volatile("yield");
+#endif
+    }
+  }
+  futex_wait(word, expected, timeout_ns);
+}
+
 void futex_wake_all(std::atomic<std::uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }

@@ -22,7 +22,7 @@ constexpr std::uint64_t kPage = 4096;
 std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Lays the parts of a table out after `at` in the control heap, page-aligned as a whole; fills the offsets of `t`.
-void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
+void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t at, Table& t) {
   const auto take = [&](std::uint64_t bytes) {
     const std::uint64_t offset = round_up(at, kAlign);
     at = offset + bytes;
@@ -44,6 +44,8 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
   for (std::uint32_t k = 0; k < t.extreme_levels; ++k) t.extreme_offset[k] = take(t.extreme_size[k] * sizeof(Extremes));
   t.active_offset = take(spec.n_blocks * sizeof(std::uint32_t));
   t.order_offset = take(spec.n_blocks * sizeof(std::uint32_t));
+  t.uses_offset = spec.counts_uses ? take(slots * sizeof(std::uint32_t)) : 0;
+  t.tallies_offset = spec.limiter == kSampleToInsert ? take(max_processes * sizeof(Tally)) : 0;
   t.end_offset = round_up(at, kPage);
 }
 
@@ -91,10 +93,9 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
   t.steps_after = spec.steps_after;
   t.prioritized = spec.prioritized;
   t.seed = spec.seed;
-  t.alpha.store(spec.alpha);
-  t.eps.store(spec.eps);
-  t.beta.store(spec.beta);
-  t.min_size.store(spec.min_size);
+  t.limiter = spec.limiter;
+  t.limits_inserts = spec.limits_inserts;
+  t.settings[0] = spec.settings;
   for (std::uint32_t k = 0; k < t.extreme_levels; ++k) {
     std::fill_n(segments.control_at<Extremes>(t.extreme_offset[k]), t.extreme_size[k], Extremes{});
   }
@@ -128,9 +129,9 @@ class DirectoryLock {
 
 }  // namespace
 
-std::uint64_t TableCore::control_bytes(const TableSpec& spec) {
+std::uint64_t TableCore::control_bytes(const TableSpec& spec, std::uint32_t max_processes) {
   Table scratch{};
-  lay_out(spec, 0, scratch);
+  lay_out(spec, max_processes, 0, scratch);
   return scratch.end_offset + kPage;
 }
 
@@ -157,7 +158,7 @@ std::uint32_t TableCore::create(Process& process, int control_fd, int data_fd, c
   if (index == h.max_tables) fail(ErrorCode::config, "store '%.63s' has its largest number of tables, %u", h.name, h.max_tables);
   Table& t = segments.table(index);
   memset(static_cast<void*>(&t), 0, sizeof t);
-  lay_out(spec, control_at, t);
+  lay_out(spec, h.max_processes, control_at, t);
   t.data_offset = round_up(data_at, kPage);
   t.data_bytes = round_up(spec.block_bytes * spec.n_blocks, kPage);
   if (t.end_offset > h.control_bytes || t.data_offset + t.data_bytes > h.data_bytes) {
@@ -190,6 +191,8 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   raw_ = t_.raw_offset != 0 ? s.control_at<float>(t_.raw_offset) : nullptr;
   prev_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.prev_offset) : nullptr;
   next_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.next_offset) : nullptr;
+  uses_ = t_.uses_offset != 0 ? s.control_at<std::uint32_t>(t_.uses_offset) : nullptr;
+  tallies_ = t_.tallies_offset != 0 ? s.control_at<Tally>(t_.tallies_offset) : nullptr;
   active_ = s.control_at<std::uint32_t>(t_.active_offset);
   order_ = s.control_at<std::uint32_t>(t_.order_offset);
   data_ = s.data() + t_.data_offset;
@@ -211,7 +214,14 @@ bool TableCore::live(std::uint64_t key, std::uint32_t* slot) const {
   if (b >= t_.n_blocks) return false;
   const Block& block = blocks_[b];
   return block.generation.load(std::memory_order_relaxed) == key >> kSlotBits && block.state.load(std::memory_order_relaxed) == kOpen &&
-         row >= block.evicted.load(std::memory_order_relaxed) && row < block.folded.load(std::memory_order_relaxed);
+         row >= block.evicted.load(std::memory_order_relaxed) && row < block.folded.load(std::memory_order_relaxed) && !used_up(*slot);
+}
+
+bool TableCore::folded_row(std::uint32_t slot) const {
+  const Block& block = blocks_[block_of(slot)];
+  const std::uint32_t row = slot % t_.rows_per_block;
+  return block.state.load(std::memory_order_relaxed) == kOpen && row >= block.evicted.load(std::memory_order_relaxed) &&
+         row < block.folded.load(std::memory_order_relaxed);
 }
 
 UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities, std::uint64_t n) {
@@ -267,35 +277,6 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
   return count;
 }
 
-void TableCore::configure(double alpha, double beta, double eps, std::uint64_t min_size) {
-  process_->check();
-  {
-    IndexLock lock(*this);
-    configure_locked(alpha, beta, eps, min_size);
-  }
-  announce(t_.rows_waiting, t_.rows_signal);
-}
-
-void TableCore::configure_locked(double alpha, double beta, double eps, std::uint64_t min_size) {
-  fold();
-  // weights depend on beta, and whether a draw is allowed on min_size
-  if (beta != t_.beta.load() || min_size != t_.min_size.load()) ++t_.drift.changes;
-  t_.beta.store(beta);
-  t_.min_size.store(min_size);
-  if (alpha != t_.alpha.load() || eps != t_.eps.load()) {
-    t_.rebuild = 1;
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // see journal()
-    FAILPOINT(configure_marked);
-    t_.alpha.store(alpha);
-    FAILPOINT(configure_alpha);
-    t_.eps.store(eps);
-    recompute_leaves();
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    FAILPOINT(configure_done);
-    t_.rebuild = 0;
-  }
-}
-
 std::uint64_t TableCore::steps() {
   process_->check();
   IndexLock lock(*this);
@@ -314,6 +295,8 @@ TableInfo TableCore::info() {
     info.live_steps = t_.live_steps;
     info.total = sum_.total();
     info.max_priority = t_.prioritized != 0 ? extremes_.all().largest : 1.0f;
+    if (t_.limiter == kSampleToInsert) return_reserved_by_dead();
+    info.limiter = limiter_state();
   }
   // The rest is read without the lock: numbers for people, each right at some moment of the call.
   info.steps_folded = c.steps_folded.load();
@@ -334,6 +317,9 @@ TableInfo TableCore::info() {
   info.append_wait_ns = c.append_wait_ns.load();
   info.append_calls = c.append_calls.load();
   info.update_ns = c.update_ns.load();
+  info.used_up = c.used_up.load();
+  info.limited_append_ns = c.limited_append_ns.load();
+  info.limited_sample_ns = c.limited_sample_ns.load();
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     const std::uint32_t state = blocks_[b].state.load();
     std::uint32_t pid;

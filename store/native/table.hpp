@@ -1,8 +1,8 @@
 // One table as seen from one process: the index (blocks, links, leaves) and the operations on it.
 //
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
-// `evicted`; a half-done joint publication; each row's flags, `prev` and raw priority. Derived: `next`, leaves, sums, maxima, active list, order ring,
-// counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
+// `evicted`; a half-done joint publication; each row's flags, `prev`, raw priority and count of uses; settings; tallies. Derived:
+// `next`, leaves, sums, maxima, active list, order ring, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "layout.hpp"
+#include "limiter.hpp"
 #include "process.hpp"
 #include "spans.hpp"
 #include "sync.hpp"
@@ -21,11 +22,13 @@ namespace conduit {
 struct TableSpec {
   std::string name, spec;
   std::vector<Column> columns;
-  std::uint64_t max_size = 0, block_bytes = 0, seed = 0, min_size = 1;
+  std::uint64_t max_size = 0, block_bytes = 0, seed = 0;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
   bool links = false, prioritized = false;
   std::uint32_t steps_after = 0;
-  double alpha = 1.0, eps = 0.0, beta = 0.0;
+  LimiterKind limiter = kMinSize;
+  bool limits_inserts = false, counts_uses = false;
+  Settings settings;  // as the table begins
 };
 
 struct TableInfo {
@@ -33,6 +36,8 @@ struct TableInfo {
   std::uint64_t updated, stale_updates, discarded_batches, recoveries, blocks_opened;
   std::uint64_t draw_ns, gather_ns, sample_wait_ns, fold_ns, append_ns, append_wait_ns, append_calls, update_ns;
   std::uint32_t blocks_open, blocks_free, blocks_retired, blocks_pinned, open_writers;
+  std::uint64_t used_up, limited_append_ns, limited_sample_ns;
+  LimiterState limiter;
   double total;
   float max_priority;
 };
@@ -66,7 +71,7 @@ class TableCore {
   // Takes the store's directory lock; reserves with fallocate what the table needs in both segments (both offsets and
   // sizes must already have been checked against the memory limits). Throws memory, name_taken, config.
   static std::uint32_t create(Process& process, int control_fd, int data_fd, const TableSpec& spec);
-  static std::uint64_t control_bytes(const TableSpec& spec);
+  static std::uint64_t control_bytes(const TableSpec& spec, std::uint32_t max_processes);
   // Gives back the memory that a creator killed before it published its table has left reserved. One try of a lock when
   // there is none; does not wait for a creator at work.
   static void tidy(Process& process, int control_fd, int data_fd);
@@ -98,6 +103,14 @@ class TableCore {
   }
   bool live(std::uint64_t key, std::uint32_t* slot) const;
   DrawMark mark() const { return {t_.drift, sum_.total()}; }
+  const Settings& settings() const { return t_.settings[t_.settings_now]; }
+  LimiterState limiter_state() const;
+  bool sample_possible(std::uint64_t rows) const;
+  bool return_reserved_by_dead();
+  void take_samples(std::uint64_t rows);
+  bool counts_uses() const { return uses_ != nullptr; }
+  bool draw_counted(std::uint32_t stream, std::uint64_t batch, std::uint32_t n, std::uint32_t* slots, double* probabilities, std::vector<std::uint32_t>* spent);
+  void use_up(const std::vector<std::uint32_t>& slots);
 
   // --- take the lock themselves ---
   // A free block given to a writer of this process, or kNoRow when none can be had now (then `holders` says why).
@@ -110,7 +123,15 @@ class TableCore {
   // has been sealed.
   bool publish_together(const Publication* publications, std::uint32_t n);
   void clear();
-  void configure(double alpha, double beta, double eps, std::uint64_t min_size);
+  // The same where a limiter says how many go in: see Insert. `state` is filled in unless there are only final observations.
+  Insert publish_limited(const Publication* publications, std::uint32_t n, std::uint32_t rows, const std::uint8_t* flags, bool whole, LimiterState* state);
+  std::uint64_t insert_room(std::uint64_t steps, LimiterState* state);  // how many of so many steps the limiter lets in now
+  bool can_sample(std::uint64_t rows);
+  bool can_insert(std::uint64_t steps);
+  // Changes alpha, eps, beta, min_size, ratio, error_buffer, capacity and max_times to those of `wanted`. False: somebody else has
+  // changed something since `wanted` was read; nothing is changed then.
+  bool reconfigure(const Settings& wanted);
+  Settings settings_now();
   std::uint64_t steps();  // live steps, exact
   // Of `n` marks at one moment, what has been published until now included.
   void drift(const DrawMark* marks, std::uint32_t n, DriftSince* since);
@@ -126,6 +147,7 @@ class TableCore {
 
   // --- no lock ---
   Block& block(std::uint32_t b) const { return blocks_[b]; }
+  Tally& tally(std::uint32_t process) const { return tallies_[process]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t next(std::uint32_t slot) const { return std::atomic_ref(next_[slot]).load(std::memory_order_relaxed); }
   // Masses (leaves) of priorities as given: (raw + eps)^alpha, 0 where that base is 0.
@@ -139,6 +161,7 @@ class TableCore {
   float* raw_;
   std::uint32_t* prev_;
   std::uint32_t* next_;
+  std::uint32_t* uses_;
 
  private:
   bool ready(std::uint32_t slot) const { return (flag(slot) & kReady) != 0; }
@@ -154,6 +177,7 @@ class TableCore {
   void journal_done();
   void drop_rows(std::uint32_t b, std::uint32_t to);
   void evict_surplus();
+  void clear_locked();
   bool evict_head(std::uint64_t surplus);
   void evict_block(std::uint32_t b);
   void retire(std::uint32_t b);
@@ -164,16 +188,29 @@ class TableCore {
   void give(std::uint32_t b, std::uint64_t writer);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   void moved(double change, std::uint64_t n);
+  // Of a folded row that has not been evicted: whether it counts as live.
+  bool is_step(std::uint32_t slot) const { return (flag(slot) & kFinal) == 0 && !used_up(slot); }
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
   void recompute_leaves();
+  void note_publications(const Publication* publications, std::uint32_t n);
   void complete_publications();
-  void configure_locked(double alpha, double beta, double eps, std::uint64_t min_size);
+  void put_settings(const Settings& wanted);
+  void restart_counts();
+  bool insert_possible(std::uint64_t steps) const;
+  bool return_reserved(Tally& tally);
+  bool deliveries_left(std::uint64_t rows) const;
+  void drop_used_up();
+  void retire_empty(std::uint32_t b);
+  std::uint32_t uses(std::uint32_t slot) const { return std::atomic_ref(uses_[slot]).load(std::memory_order_relaxed) & ~kUsedUp; }
+  bool used_up(std::uint32_t slot) const { return uses_ != nullptr && (std::atomic_ref(uses_[slot]).load(std::memory_order_relaxed) & kUsedUp) != 0; }
+  bool folded_row(std::uint32_t slot) const;
 
   std::shared_ptr<Process> process_;
   std::uint32_t index_;
   Table& t_;
   const Column* columns_;
   Block* blocks_;
+  Tally* tallies_;
   std::uint32_t* active_;
   std::uint32_t* order_;
   std::byte* data_;

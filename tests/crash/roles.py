@@ -130,8 +130,8 @@ class Tuner(Role):
 
     def step(self) -> None:
         self.count += 1
-        self.plain.configure(alpha=rows.ALPHA if self.count % 2 else 1.0, eps=self.chance.choice((0.0, 0.5)))
-        self.hungry.configure(beta=self.chance.random())
+        self.plain.reconfigure(alpha=rows.ALPHA if self.count % 2 else 1.0, eps=self.chance.choice((0.0, 0.5)))
+        self.hungry.reconfigure(beta=self.chance.random())
 
 
 class Attacher(Role):

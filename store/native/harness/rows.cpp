@@ -74,8 +74,8 @@ TableSpec spec_of(const TableShape& shape, std::uint64_t seed) {
     spec.block_bytes += align(bytes * shape.rows_per_block);
   }
   spec.prioritized = shape.prioritized;
-  spec.alpha = 0.6;
-  spec.beta = 0.4;
+  spec.settings.alpha = 0.6;
+  spec.settings.beta = 0.4;
   if (shape.kind == Kind::episodes) {
     spec.links = true;
     spec.steps_after = kSteps;

@@ -30,6 +30,16 @@ World::~World() {
 
 std::shared_ptr<Process> World::attach() const { return std::make_shared<Process>(segments_, control_fd_); }
 
+void reconfigure(TableCore& table, double alpha, double beta, double eps) {
+  for (;;) {
+    Settings wanted = table.settings_now();
+    wanted.alpha = alpha;
+    wanted.beta = beta;
+    wanted.eps = eps;
+    if (table.reconfigure(wanted)) return;
+  }
+}
+
 void expect_consistent(TableCore& table, const char* when) {
   const std::vector<std::string> wrong = table.verify();
   if (wrong.empty()) return;
