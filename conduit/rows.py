@@ -86,6 +86,7 @@ def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, don
     if stopped in (limiting.STOPPED_BY_LIMITER, limiting.STOPPED_FOR_EVER):
         return limiting.append_stopped(spec.limiter, name, timeout, done, n, stopped, writer.limiter)
     pinned, read, written, pid = writer.holders
+    layout = spec.block_layout()
     held = ", ".join(
         f"{count} {what}"
         for count, what in (
@@ -96,8 +97,8 @@ def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, don
         if count
     )
     return AppendTimeout(
-        f"no free block in table {name!r} within {timeout} s: blocks {held or 'all open'}"
-        f"{f' (pid {pid})' if held else ''}. {done} of {n} rows are in. "
+        f"no free block in table {name!r} within {timeout} s: blocks {held or 'all open'}{f' (pid {pid})' if held else ''}, "
+        f"of {layout.blocks} ({layout.data_bytes / 2**20:,.1f} MiB). {done} of {n} rows are in. "
         "Release views sooner, or raise max_size or max_writers"
     )
 

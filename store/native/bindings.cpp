@@ -432,6 +432,7 @@ class PyLoader : public Handle<Loader> {
         nb::gil_scoped_acquire acquire;
         return {std::move(batch.staging), batch.token, std::move(discarded), batch.number + 1, std::nullopt};
       }
+      if (loader->state().status == SampleStatus::never) break;
     }
     loader->gave_up(began);
     const SampleState state = loader->state();
