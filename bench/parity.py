@@ -29,7 +29,7 @@ class Task(NamedTuple):
     steps: int
 
 
-TASKS = (Task("cartpole-dqn", 15_000), Task("pendulum-sac", 8_000))
+TASKS = (Task("cartpole-dqn", 12_000), Task("pendulum-sac", 7_000))
 
 
 def config_of(task: Task, seed: int) -> Any:
@@ -45,7 +45,9 @@ def config_of(task: Task, seed: int) -> Any:
 
         make = SACConfig
         config = make().environment("Pendulum-v1")
-        config.training(actor_lr=3e-4, critic_lr=3e-4, alpha_lr=3e-4, num_steps_sampled_before_learning_starts=500)
+        config.training(actor_lr=1e-3, critic_lr=1e-3, alpha_lr=1e-3, num_steps_sampled_before_learning_starts=500)
+        config.training(train_batch_size_per_learner=128)
+        config.rl_module(model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "relu"})
     config.reporting(min_sample_timesteps_per_iteration=200, min_time_s_per_iteration=0)
     return config.debugging(seed=seed)
 

@@ -7,9 +7,10 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
     sampling.py  batches out                              batch.py    what a batch is
     loader.py    batches prepared ahead                   devices.py  where they go
     samplers, windows, limiters   settings of a table     spec.py     all of them together, as stored
+    views.py     windows by name                          agents/     several agents in one environment
 """
 
-from conduit import limiters, samplers, windows
+from conduit import agents, limiters, samplers, windows
 from conduit.batch import Batch, DeviceBatch
 from conduit.blocks import BlockView
 from conduit.loader import Loader, LoaderMetrics
@@ -43,6 +44,7 @@ from conduit_store.errors import (
     StoreNotFound,
     UnknownColumn,
     UnknownTable,
+    UnknownWindow,
     UnsupportedPlatform,
     ValueOutOfRange,
     WaitTimeout,
@@ -53,10 +55,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Batch", "BlockView", "Column", "DeviceBatch", "Loader", "LoaderMetrics", "Schema", "Store", "StoreMetrics",
-    "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "limiters", "samplers", "windows",
+    "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "agents", "limiters", "samplers", "windows",
     "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError", "ConfigError", "DtypeMismatch",
     "EpisodeError", "ForkedHandle", "LayoutMismatch", "LockTimeout", "MissingColumn", "MissingExtra", "NameTaken",
     "OutOfHostMemory", "PriorityError", "ReadOnlyStore", "SampleTimeout", "SchemaError", "ShapeMismatch", "StaleKey",
-    "StoreClosed", "StoreNotFound", "UnknownColumn", "UnknownTable", "UnsupportedPlatform", "ValueOutOfRange",
-    "WaitTimeout",
+    "StoreClosed", "StoreNotFound", "UnknownColumn", "UnknownTable", "UnknownWindow", "UnsupportedPlatform",
+    "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip

@@ -107,10 +107,10 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _bench_rllib(args: argparse.Namespace) -> int:
-    from conduit.rllib import measure
+    from conduit.rllib import grid
 
     options = ("quick", "only", "steps", "rounds", "seed", "threads", "out")
-    return measure.run(**{name: getattr(args, name) for name in options})
+    return grid.run(**{name: getattr(args, name) for name in options})
 
 
 def _ls(_args: argparse.Namespace) -> int:

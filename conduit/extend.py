@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conduit import rows
-from conduit.samplers import Prioritized
 from conduit.values import as_priorities, seconds
 from conduit_store.arrays import Array
 from conduit_store.errors import CapacityError, EpisodeError, SchemaError
@@ -39,7 +38,7 @@ class Extender:
 
     def extend(self, columns: Any, priorities: Any, timeout: float | None) -> int:
         schema = self._table.schema
-        if priorities is not None and not isinstance(self._table.spec.sampler, Prioritized):
+        if priorities is not None and not self._table.spec.prioritized:
             raise rows.not_prioritized(self._table.name)
         timeout = seconds(timeout)
         given = self._columns(columns)

@@ -63,6 +63,7 @@ class LoaderSettings:
     """
 
     batch_size: int
+    window: str | None = None
     prefetch: int | str = "auto"
     max_priority_drift: float | None = None
     device: Any = None
@@ -101,7 +102,7 @@ class Loader:
     def __init__(self, table: Table, settings: LoaderSettings) -> None:
         self._table = table
         self._settings = settings
-        self._pipeline = _Pipeline(table._reader, table._native, table.spec.sampler, settings)
+        self._pipeline = _Pipeline(table._reader(settings.window), table._native, settings)
         table._loaders.add(self)
         self._finalizer = weakref.finalize(self, self._pipeline.close)
 
@@ -182,8 +183,9 @@ class Loader:
 class _Pipeline:
     """What a loader and its threads share. Threads hold this and not the Loader, so that it can be collected."""
 
-    def __init__(self, reader: Reader, table: native.Table, sampler: object, settings: LoaderSettings) -> None:
+    def __init__(self, reader: Reader, table: native.Table, settings: LoaderSettings) -> None:
         self._reader = reader
+        sampler = reader.view.sampler
         self._settings = settings
         self._transform = settings.transform
         self._device = open_device(settings.device)
@@ -359,7 +361,8 @@ def _depths(reader: Reader, sampler: object, settings: LoaderSettings) -> tuple[
                 f"{settings.max_staging:,} bytes: raise it, or prefetch {fits}"
             )
         return settings.prefetch, 0
-    if isinstance(sampler, Prioritized) and settings.max_priority_drift is None:
-        return min(1, fits), 0
+    if isinstance(sampler, Prioritized) and not settings.max_priority_drift:
+        # within a bound of 0 each batch drawn before an update would be thrown away
+        return (min(1, fits) if settings.max_priority_drift is None else 0), 0
     most = min(_AUTO_DEPTH, fits)
     return min(2, most), most

@@ -87,6 +87,8 @@ def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, don
         return limiting.append_stopped(spec.limiter, name, timeout, done, n, stopped, writer.limiter)
     pinned, read, written, pid = writer.holders
     layout = spec.block_layout()
+    nbytes = layout.data_bytes
+    size = f"{nbytes / 2**20:,.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:,.1f} KiB"
     held = ", ".join(
         f"{count} {what}"
         for count, what in (
@@ -98,15 +100,16 @@ def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, don
     )
     return AppendTimeout(
         f"no free block in table {name!r} within {timeout} s: blocks {held or 'all open'}{f' (pid {pid})' if held else ''}, "
-        f"of {layout.blocks} ({layout.data_bytes / 2**20:,.1f} MiB). {done} of {n} rows are in. "
+        f"of {layout.blocks} ({size}). {done} of {n} rows are in. "
         "Release views sooner, or raise max_size or max_writers"
     )
 
 
-def not_prioritized(name: str) -> ConfigError:
-    """Return the error of giving priorities to a table that is sampled uniformly."""
+def not_prioritized(name: str, window: str = "") -> ConfigError:
+    """Return the error of giving priorities to a table, or one of its windows, that is sampled uniformly."""
+    where = f"window {window!r} of table {name!r}" if window else f"table {name!r}"
     return ConfigError(
-        f"table {name!r} is sampled uniformly and keeps no priorities: create it with sampler=samplers.Prioritized()"
+        f"{where} is sampled uniformly and keeps no priorities: create it with sampler=samplers.Prioritized()"
     )
 
 

@@ -13,6 +13,7 @@ from conduit.batch import Batch, BatchFormat
 from conduit.samplers import Prioritized
 from conduit.spec import TableSpec
 from conduit.values import seconds, whole_number
+from conduit.views import View
 from conduit_store.errors import ConduitError, StaleKey
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
@@ -30,15 +31,15 @@ _MAX_ROWS = (1 << 31) - 1
 
 
 class Reader:
-    """Samples one table for one process. Safe in any thread: each call has a native sampler of its own."""
+    """Samples one view of a table for one process. Safe in any thread: each call has a native sampler of its own."""
 
-    def __init__(self, core: native.Table, attachment: native.Attachment, spec: TableSpec) -> None:
+    def __init__(self, core: native.Table, attachment: native.Attachment, spec: TableSpec, view: View) -> None:
         self._native = core
         self._attachment = attachment
-        self._spec = spec
-        self._outputs, self.schema = _outputs(spec)
-        self._double = spec.episodic and spec.schema.column("reward").dtype == np.float64
-        self._table_weights = isinstance(spec.sampler, Prioritized) and spec.sampler.normaliser == "table"
+        self.view = view
+        self._name = spec.name
+        self._limiter = spec.limiter
+        self._plan, self.schema = _plan(spec.schema, view)
         self._idle: list[native.Sampler] = []
         self._formats: dict[int, BatchFormat] = {}
         self._lock = threading.Lock()
@@ -106,10 +107,7 @@ class Reader:
     def loader(
         self, core: native.Table, settings: native.LoaderSettings, pool: native.StagingPool | None
     ) -> native.Loader:
-        spec = self._spec
-        return native.Loader(
-            core, self._outputs, spec.steps, spec.gamma, self._double, self._table_weights, settings, pool
-        )
+        return native.Loader(core, self._plan, settings, pool)
 
     def format_of(self, n: int) -> BatchFormat:
         sampler = self._take()
@@ -131,7 +129,7 @@ class Reader:
             if staging is None:
                 raise StaleKey(
                     f"key {int(keys[position])} at position {position} of {len(keys)} names no row that is live and "
-                    f"complete in table {self._spec.name!r}: it was evicted, or its window is not there yet"
+                    f"complete in table {self._name!r}: it was evicted, or its window is not there yet"
                 )
             return Batch(staging, self._format(len(keys), sampler))
         finally:
@@ -141,9 +139,7 @@ class Reader:
         try:
             return self._idle.pop()
         except IndexError:
-            return native.Sampler(
-                self._native, self._outputs, self._spec.steps, self._spec.gamma, self._double, self._table_weights
-            )
+            return native.Sampler(self._native, self._plan)
 
     def _format(self, n: int, sampler: native.Sampler) -> BatchFormat:
         found = self._formats.get(n)
@@ -154,13 +150,11 @@ class Reader:
         return found
 
     def refused(self, n: int, timeout: float | None, state: native.SampleState) -> ConduitError:
-        spec = self._spec
-        return limiting.sample_refused(spec.limiter, spec.name, spec.window, n, timeout, state)
+        return limiting.sample_refused(self._limiter, self._name, self.view.window, n, timeout, state)
 
 
-def _outputs(spec: TableSpec) -> tuple[list[tuple[int, int, int]], Schema]:
+def _plan(schema: Schema, view: View) -> tuple[native.Plan, Schema]:
     """The core's plan and the schema of a batch."""
-    schema = spec.schema
     sources: list[tuple[int, int, int]] = []
     columns: list[Column] = []
 
@@ -169,11 +163,11 @@ def _outputs(spec: TableSpec) -> tuple[list[tuple[int, int, int]], Schema]:
         columns.append(column)
 
     reduced = {"terminated": _TERMINATED, "truncated": _TRUNCATED}
-    if spec.steps > 1:
+    if view.steps > 1:
         reduced["reward"] = _N_STEP_SUM
     for index, column in enumerate(schema.columns):
-        add(column, reduced.get(column.name, _ROW) if spec.episodic else _ROW, index)
-    if spec.episodic:
+        add(column, reduced.get(column.name, _ROW) if view.episodic else _ROW, index)
+    if view.episodic:
         for index, column in enumerate(schema.columns):
             if column in schema.obs:
                 add(Column(f"next_{column.name}", column.dtype, column.shape), _SUCCESSOR, index)
@@ -184,4 +178,13 @@ def _outputs(spec: TableSpec) -> tuple[list[tuple[int, int, int]], Schema]:
         for name, dtype, source in extra:
             if name not in schema:
                 add(Column(name, np.dtype(dtype)), source, 0)
-    return sources, Schema(tuple(columns))
+    sampler = view.sampler
+    plan = native.Plan(
+        outputs=sources,
+        view=view.index,
+        steps=view.steps,
+        gamma=view.gamma,
+        double_reward=view.episodic and schema.column("reward").dtype == np.float64,
+        table_weights=isinstance(sampler, Prioritized) and sampler.normaliser == "table",
+    )
+    return plan, Schema(tuple(columns))

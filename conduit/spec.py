@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from conduit import limiters, limiting, samplers, windows
+from conduit import limiters, limiting, samplers, views, windows
 from conduit.values import real_number, whole_number
+from conduit.views import View
 from conduit_store import layout
 from conduit_store.errors import ConfigError, LayoutMismatch
 from conduit_store.native import native
@@ -17,12 +19,6 @@ from conduit_store.schema import Schema
 __all__ = ["TableSpec"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
-_SAMPLERS: dict[str, type[Any]] = {"Uniform": samplers.Uniform, "Prioritized": samplers.Prioritized}
-_WINDOWS: dict[str, type[Any]] = {
-    "Row": windows.Row,
-    "Transition": windows.Transition,
-    "NStep": windows.NStep,
-}
 # Arguments of Writer.append, and what a batch carries beside its columns.
 _RESERVED = frozenset({"priority", "priorities", "final_obs", "keys", "probabilities", "weights"})
 _WINDOW_COLUMNS = frozenset({"discount", "n_step"})
@@ -37,6 +33,9 @@ _LIMITERS: dict[str, type[Any]] = {
 class TableSpec:
     """The settings of a table; checked against each other when made.
 
+    `window` is one window or several by name, `sampler` one for all of them or one for each by the same names;
+    `views` says the same in one form.
+
     Raises:
         ConfigError: a name that is not allowed, settings that contradict each other or could never work.
     """
@@ -44,13 +43,14 @@ class TableSpec:
     name: str
     schema: Schema
     max_size: int
-    sampler: samplers.Sampler
-    window: windows.Window
+    sampler: samplers.Sampler | Mapping[str, samplers.Sampler]
+    window: windows.Window | Mapping[str, windows.Window]
     limiter: limiters.Limiter
     max_writers: int
     mean_episode_length: float
     seed: int
     max_times_sampled: int | None = None
+    views: tuple[View, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
@@ -58,14 +58,14 @@ class TableSpec:
                 f"table name {self.name!r} is not allowed: 1 to 63 letters, digits and _ . -, "
                 "beginning with a letter, a digit or _"
             )
-        for field, value, kinds in (
-            ("schema", self.schema, Schema),
-            ("sampler", self.sampler, samplers.Sampler),
-            ("window", self.window, windows.Window),
-            ("limiter", self.limiter, limiters.Limiter),
-        ):
+        for what, value, kinds in (("schema", self.schema, Schema), ("limiter", self.limiter, limiters.Limiter)):
             if not isinstance(value, kinds):
-                raise ConfigError(f"{field} is {value!r}: give an instance of {_alternatives(kinds)}")
+                raise ConfigError(f"{what} is {value!r}: give an instance of {views.alternatives(kinds)}")
+        object.__setattr__(self, "views", views.named(self.window, self.sampler))
+        for what in ("window", "sampler"):
+            given = getattr(self, what)
+            if isinstance(given, Mapping):
+                object.__setattr__(self, what, dict(given))
         for number, low, high in (("max_size", 1, 1 << 28), ("max_writers", 1, 65_536), ("seed", 0, 2**64 - 1)):
             object.__setattr__(self, number, whole_number(number, getattr(self, number), low, high))
         length = real_number("mean_episode_length", self.mean_episode_length, 1.0, 1e12)
@@ -75,44 +75,34 @@ class TableSpec:
             raise ConfigError(f"column {', '.join(taken)} has a name that writers or batches use themselves: rename it")
         times = limiting.check(self.limiter, self.max_size, self.max_times_sampled, self.name)
         object.__setattr__(self, "max_times_sampled", times)
-        self._check_window()
+        for view in self.views:
+            self._check_window(view)
 
-    def _check_window(self) -> None:
-        if not self.episodic:
+    def _check_window(self, view: View) -> None:
+        if not view.episodic:
             return
         if not self.schema.is_episodic:
             raise ConfigError(
-                f"window {self.window} follows episodes, which needs the columns obs, reward, terminated and "
+                f"window {view.window} follows episodes, which needs the columns obs, reward, terminated and "
                 f"truncated and no next_obs; the schema has {', '.join(self.schema.names)}. "
                 "Use windows.Row() for rows as stored"
             )
         reward = self.schema.column("reward")
-        if self.steps > 1 and (reward.shape != () or str(reward.dtype) not in ("float32", "float64")):
+        if view.steps > 1 and (reward.shape != () or str(reward.dtype) not in ("float32", "float64")):
             raise ConfigError(
-                f"window {self.window} sums rewards, which must be float32 or float64 numbers; "
+                f"window {view.window} sums rewards, which must be float32 or float64 numbers; "
                 f"column 'reward' is {reward.dtype} of shape {reward.shape}"
             )
 
     @property
     def episodic(self) -> bool:
         """Whether rows are chained into episodes."""
-        return not isinstance(self.window, windows.Row)
+        return any(view.episodic for view in self.views)
 
     @property
-    def steps(self) -> int:
-        """Steps that a window needs after its first row's observation; 0 without episodes."""
-        match self.window:
-            case windows.NStep(n=n):
-                return n
-            case windows.Transition():
-                return 1
-            case _:
-                return 0
-
-    @property
-    def gamma(self) -> float:
-        """Discount of one step; 1 without episodes."""
-        return 1.0 if isinstance(self.window, windows.Row) else self.window.gamma
+    def prioritized(self) -> bool:
+        """Whether rows have priorities, of some window at least."""
+        return any(view.prioritized for view in self.views)
 
     def block_layout(self) -> layout.BlockLayout:
         """Return how the rows are cut into blocks.
@@ -137,10 +127,7 @@ class TableSpec:
     def to_native(self) -> native.TableSpec:
         """Return the record that the core creates a table from."""
         plan = self.block_layout()
-        prioritized = isinstance(self.sampler, samplers.Prioritized)
-        chances = self.sampler if isinstance(self.sampler, samplers.Prioritized) else samplers.Prioritized(0.0, 0.0)
         settings = native.Settings()
-        settings.alpha, settings.beta, settings.eps = chances.alpha, chances.beta, chances.eps
         limiting.put(self.limiter, self.max_times_sampled, settings)
         return native.TableSpec(
             name=self.name,
@@ -151,8 +138,7 @@ class TableSpec:
             rows_per_block=plan.rows,
             n_blocks=plan.blocks,
             block_bytes=plan.block_bytes,
-            steps_after=self.steps,
-            prioritized=prioritized,
+            views=[view.to_native() for view in self.views],
             settings=settings,
             limiter=limiting.kind(self.limiter),
             limits_inserts=limiting.limits_inserts(self.limiter),
@@ -171,8 +157,9 @@ class TableSpec:
             "seed": self.seed,
             "max_times_sampled": self.max_times_sampled,
         }
-        for field, record in (("sampler", self.sampler), ("window", self.window), ("limiter", self.limiter)):
-            fields[field] = {"kind": type(record).__name__, **asdict(record)}
+        fields["sampler"] = views.to_json(self.sampler)
+        fields["window"] = views.to_json(self.window)
+        fields["limiter"] = {"kind": type(self.limiter).__name__, **asdict(self.limiter)}
         return json.dumps(fields)
 
     @classmethod
@@ -185,10 +172,8 @@ class TableSpec:
         try:
             fields = json.loads(text)
             schema = Schema.from_json(json.dumps(fields.pop("schema")))
-            records = {
-                field: _record(kinds, fields.pop(field))
-                for field, kinds in (("sampler", _SAMPLERS), ("window", _WINDOWS), ("limiter", _LIMITERS))
-            }
+            records = {what: views.from_json(what, fields.pop(what)) for what in ("sampler", "window")}
+            records["limiter"] = _record(_LIMITERS, fields.pop("limiter"))
             return cls(schema=schema, **records, **fields)
         except (KeyError, TypeError, ValueError) as error:
             raise LayoutMismatch(
@@ -198,8 +183,3 @@ class TableSpec:
 
 def _record(kinds: dict[str, type[Any]], fields: dict[str, Any]) -> Any:
     return kinds[fields.pop("kind")](**fields)
-
-
-def _alternatives(kinds: Any) -> str:
-    members = getattr(kinds, "__args__", (kinds,))
-    return " or ".join(f"{member.__module__.removeprefix('conduit.')}.{member.__qualname__}" for member in members)

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -186,8 +187,8 @@ class Store:
         schema: Schema,
         max_size: int,
         *,
-        sampler: samplers.Sampler | None = None,
-        window: windows.Window | None = None,
+        sampler: samplers.Sampler | Mapping[str, samplers.Sampler] | None = None,
+        window: windows.Window | Mapping[str, windows.Window] | None = None,
         limiter: limiters.Limiter | None = None,
         max_writers: int = 8,
         mean_episode_length: float = 25.0,
@@ -198,7 +199,9 @@ class Store:
         """Create a table of at most `max_size` rows (steps, for episodes) and reserve its memory.
 
         `sampler`: Uniform() if None. `window`: what it will be sampled with; if None, Transition() for a schema
-        with episode roles (obs, reward, terminated, truncated and no next_obs), else Row().
+        with episode roles (obs, reward, terminated, truncated and no next_obs), else Row(). Up to four windows over
+        the same rows may be given by name, `{"short": NStep(3), "long": NStep(10)}`, and then a sampler for each by
+        the same names, or one for all; `table.sample(n, window="long")`. The first is the one used where none is named.
         `max_writers`: how many writers are expected at a time. More are let in, but their open blocks then push
         old rows out early. `mean_episode_length`: episodes keep one final observation each; shorter ones than
         this push old rows out early too. `evicted_early` in the metrics counts such rows.

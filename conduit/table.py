@@ -22,6 +22,7 @@ from conduit.samplers import Prioritized
 from conduit.sampling import Reader
 from conduit.spec import TableSpec
 from conduit.values import as_keys, as_priorities, whole_number
+from conduit.views import View, find
 from conduit.writer import VectorWriter, Writer
 from conduit_store.errors import ConduitError, ConfigError, ReadOnlyStore, StaleKey, StoreClosed
 from conduit_store.native import native
@@ -65,7 +66,7 @@ class Table:
         self._native = core
         self._spec = TableSpec.from_json(core.spec.decode())
         self._layout = self._spec.block_layout()
-        self._reader = Reader(core, store._native, self._spec)
+        self._readers = {view.name: Reader(core, store._native, self._spec, view) for view in self._spec.views}
         self._extender = Extender(self)
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._populating: threading.Thread | None = None
@@ -82,8 +83,13 @@ class Table:
 
     @property
     def batch_schema(self) -> Schema:
-        """Columns of sampled batches."""
-        return self._reader.schema
+        """Columns of sampled batches, of the first window."""
+        return self._reader(None).schema
+
+    @property
+    def batch_schemas(self) -> dict[str, Schema]:
+        """Columns of sampled batches, by window. A window that was given without a name is called "default"."""
+        return {name: reader.schema for name, reader in self._readers.items()}
 
     @property
     def max_size(self) -> int:
@@ -143,9 +149,12 @@ class Table:
         """
         return self._extender.extend(columns, priorities, timeout)
 
-    def sample(self, n: int, *, timeout: float | None = 10.0, stream: int | None = None) -> Batch:
+    def sample(
+        self, n: int, *, window: str | None = None, timeout: float | None = 10.0, stream: int | None = None
+    ) -> Batch:
         """Draw `n` windows, with replacement, and copy them out.
 
+        `window`: by which of the table's windows, by name; the first if None.
         Columns have shape (n, *row_shape) and are private to the caller. Draws are a function of the table's
         seed, the random stream and how many batches this stream has delivered. `stream`: one of the caller's own
         (a worker's rank, say), counted apart; else each process and attach gets the next free one.
@@ -155,15 +164,17 @@ class Table:
         Raises:
             ValueError: n < 1. SampleTimeout: names the limiter and what it lacks.
             ConfigError: n is more than the limiter or `max_times_sampled` can ever be sure to let through; at once.
+            UnknownWindow: says which there are.
             StoreClosed: the store was closed here, also while waiting.
             LockTimeout: a stopped process holds the index lock; names it.
         """
-        return self._reader.sample(n, timeout, stream)
+        return self._reader(window).sample(n, timeout, stream)
 
     def loader(
         self,
         batch_size: int,
         *,
+        window: str | None = None,
         prefetch: int | str = "auto",
         max_priority_drift: float | None = None,
         device: Any = None,
@@ -175,10 +186,10 @@ class Table:
         """Return a loader: `for batch in table.loader(256): ...` prepares batches while you compute.
 
         Batch b of a stream has the rows that `sample(batch_size, stream=stream)` gives as its b-th, at any depth, as
-        long as the table does not change. `stream` is the loader's alone while it lives.
+        long as the table does not change. `stream` is the loader's alone while it lives. `window`: as in `sample`.
         `prefetch`: batches prepared ahead; 0 prepares each at the call. "auto" follows p95(preparation) / computing,
         plus one, as far as `max_staging` bytes of buffers and the semantics allow: a prioritized table without
-        `max_priority_drift` prepares one ahead.
+        `max_priority_drift` prepares one ahead, with one of 0 none.
         `max_priority_drift`: largest total variation distance, for each draw, between the distribution drawn from
         and that at hand-over. Batches beyond it are drawn again. 0 is exact: as if drawn when handed over.
         `transform`: called with each Batch in a thread of the loader; the loader then yields what it returns.
@@ -187,10 +198,12 @@ class Table:
 
         Raises:
             ConfigError: a number that is not allowed, no such device, or batches that do not fit in max_staging.
+            UnknownWindow: says which there are.
             MissingExtra: device without torch. StoreClosed: the store was closed here.
         """
         settings = LoaderSettings(
             batch_size=batch_size,
+            window=window,
             prefetch=prefetch,
             max_priority_drift=max_priority_drift,
             device=device,
@@ -201,54 +214,59 @@ class Table:
         )
         return Loader(self, settings)
 
-    def rows(self, keys: Any) -> Batch:
-        """Copy out the windows of given rows, in the order of `keys` (uint64).
+    def rows(self, keys: Any, *, window: str | None = None) -> Batch:
+        """Copy out the windows of given rows, in the order of `keys` (uint64). `window`: as in `sample`.
 
         Nothing is drawn: the batch's probabilities are NaN and its weights 1.
 
         Raises:
-            StaleKey: a row is gone or not complete yet; names the first.
+            StaleKey: a row is gone or not complete yet; names the first. UnknownWindow: says which there are.
         """
-        return self._reader.read(as_keys(keys))
+        return self._reader(window).read(as_keys(keys))
 
-    def update_priorities(self, keys: Any, priorities: Any) -> UpdateResult:
+    def update_priorities(self, keys: Any, priorities: Any, *, window: str | None = None) -> UpdateResult:
         """Set the priorities of sampled rows, as given: the table raises them to alpha.
+
+        `window`: whose priorities, as in `sample`; each prioritized window has its own.
 
         `keys` uint64 (n,) from `batch.keys`, `priorities` float (n,). All or nothing where a priority is not
         finite or negative. Keys of rows that are gone are counted, not applied. Of equal keys the last wins.
 
         Raises:
-            PriorityError: with the first bad position and value. ConfigError: the table's sampler is uniform.
-            ShapeMismatch: keys and priorities differ in length.
+            PriorityError: with the first bad position and value. ConfigError: the window's sampler is uniform.
+            ShapeMismatch: keys and priorities differ in length. UnknownWindow: says which there are.
         """
-        if not isinstance(self._spec.sampler, Prioritized):
-            raise rows.not_prioritized(self.name)
+        view = self._view(window)
+        if not view.prioritized:
+            raise rows.not_prioritized(self.name, "" if window is None else view.name)
         key_array = as_keys(keys)
         values = as_priorities(priorities, len(key_array))
-        applied, stale = self._native.update(key_array, values, len(key_array))
+        applied, stale = self._native.update(view.index, key_array, values, len(key_array))
         return UpdateResult(applied, stale)
 
-    def priorities(self, keys: Any) -> npt.NDArray[np.float32]:
+    def priorities(self, keys: Any, *, window: str | None = None) -> npt.NDArray[np.float32]:
         """Return the priorities of rows as they were given, float32 (n,) for `keys` uint64 (n,).
+
+        `window`: whose priorities, as in `sample`; 1 where it is sampled uniformly.
 
         NaN where the row is gone; also where it was appended without a priority and its window is not complete
         yet: the default, the largest priority of the live rows, is filled in when it is.
         """
         key_array = as_keys(keys)
-        return np.array(self._native.priorities(key_array, len(key_array)), np.float32)
+        return np.array(self._native.priorities(self._view(window).index, key_array, len(key_array)), np.float32)
 
     @property
     def limiter(self) -> Limiter:
         """The limiter in force: as created, or as `reconfigure` left it."""
         return limiting.in_force(self._spec.limiter, self._native.settings())
 
-    def can_sample(self, n: int) -> bool:
+    def can_sample(self, n: int, *, window: str | None = None) -> bool:
         """Return whether `sample(n)` would go through now. Counts nothing and holds nothing: another may be quicker.
 
         Raises:
-            ValueError: n < 1. StoreClosed: the store was closed here.
+            ValueError: n < 1. UnknownWindow: says which there are. StoreClosed: the store was closed here.
         """
-        return self._native.can_sample(whole_number("n", n, 1, (1 << 31) - 1))
+        return self._native.can_sample(self._view(window).index, whole_number("n", n, 1, (1 << 31) - 1))
 
     def can_insert(self, n: int) -> bool:
         """Return whether the limiter would let `n` rows in now, without a wait. Counts nothing and holds nothing.
@@ -269,6 +287,7 @@ class Table:
         error_buffer: float | None = None,
         queue_capacity: int | None = None,
         max_times_sampled: int | None = None,
+        window: str | None = None,
     ) -> None:
         """Change settings for every process at once: all that is given, or nothing. Who waits obeys the new ones.
 
@@ -276,31 +295,34 @@ class Table:
         where it is. A lower `max_times_sampled` lets rows leave at once that have been drawn as often.
         Which kind of limiter a table has, and whether it counts how often a row is sampled, is chosen at creation.
 
+        `window`: whose alpha, beta and eps, as in `sample`; all else is the table's.
+
         Raises:
             ConfigError: a number that is not allowed, that contradicts another or that this table does not have.
-            ReadOnlyStore, StoreClosed: this attach cannot change the table.
+            UnknownWindow: says which there are. ReadOnlyStore, StoreClosed: this attach cannot change the table.
         """
-        core, spec = self._native, self._spec
-        if not isinstance(spec.sampler, Prioritized) and not (alpha is beta is eps is None):
-            raise ConfigError(f"table {self.name!r} is sampled uniformly: it has no alpha, beta or eps to change")
+        core, spec, view = self._native, self._spec, self._view(window)
+        if not view.prioritized and not (alpha is beta is eps is None):
+            what = f"table {self.name!r}" if window is None else f"window {view.name!r} of table {self.name!r}"
+            raise ConfigError(f"{what} is sampled uniformly: it has no alpha, beta or eps to change")
         if max_times_sampled is not None and spec.max_times_sampled is None:
             raise ConfigError(f"table {self.name!r} was created without max_times_sampled: it does not count deliveries")
         self._check_writable()
         while True:
             settings = core.settings()
+            chances = settings.view(view.index)
             chosen = Prioritized(
-                settings.alpha if alpha is None else alpha,
-                settings.beta if beta is None else beta,
-                settings.eps if eps is None else eps,
+                chances.alpha if alpha is None else alpha,
+                chances.beta if beta is None else beta,
+                chances.eps if eps is None else eps,
             )
+            chances.alpha, chances.beta, chances.eps = chosen.alpha, chosen.beta, chosen.eps
             limiter = limiting.changed(
                 limiting.in_force(spec.limiter, settings), min_size=min_size, samples_per_insert=samples_per_insert,
                 error_buffer=error_buffer, queue_capacity=queue_capacity,
             )  # fmt: skip
             times = (settings.max_times or None) if max_times_sampled is None else max_times_sampled
-            times = limiting.check(limiter, self.max_size, times, self.name)
-            settings.alpha, settings.beta, settings.eps = chosen.alpha, chosen.beta, chosen.eps
-            limiting.put(limiter, times, settings)
+            limiting.put(limiter, limiting.check(limiter, self.max_size, times, self.name), settings)
             if core.reconfigure(settings):
                 return  # else another process has changed something meanwhile
 
@@ -327,11 +349,18 @@ class Table:
         """
         return BlockView(index, self.schema, self._layout, self._native.pin_block(index))
 
-    def info(self) -> TableMetrics:
-        """Return the table's counts, times and sizes."""
+    def info(self, *, window: str | None = None) -> TableMetrics:
+        """Return the table's counts, times and sizes.
+
+        `window`: of which ready rows and priorities are told, as in `sample`; all else is of the table as a whole.
+
+        Raises:
+            UnknownWindow: says which there are.
+        """
         core = self._native
+        told = core.info(self._view(window).index)
         return TableMetrics.from_native(
-            self.name, self.max_size, self._spec.limiter, core.data_bytes, core.control_bytes, core.info()
+            self.name, self.max_size, self._spec.limiter, core.data_bytes, core.control_bytes, told
         )
 
     def verify(self) -> None:
@@ -352,6 +381,12 @@ class Table:
             f"{layout.blocks:,} blocks of {layout.rows:,} rows ({layout.block_bytes / 1024:,.0f} KiB): "
             f"{core.data_bytes / 2**20:,.1f} MiB of rows, {core.control_bytes / 2**20:,.1f} MiB of index"
         )
+
+    def _view(self, window: str | None) -> View:
+        return find(self._spec.views, window, self.name)
+
+    def _reader(self, window: str | None) -> Reader:
+        return self._readers[self._view(window).name]
 
     def _check_writable(self) -> None:
         if self._store.read_only:
@@ -385,7 +420,8 @@ class Table:
         if self._populating is not None:
             self._populating.join()  # it stops at its next slice
         self._extender.close()
-        self._reader.close()
+        for reader in self._readers.values():
+            reader.close()
         self._native.close()
 
     def __reduce__(self) -> tuple[Any, tuple[str, bool, str]]:

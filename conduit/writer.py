@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from conduit import rows
-from conduit.samplers import Prioritized
 from conduit.values import as_priorities, seconds, whole_number
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, EpisodeError, MissingColumn
@@ -32,7 +31,7 @@ class _Base:
     def __init__(self, table: Table, chains: int, timeout: float | None) -> None:
         self._table = table
         self._timeout = seconds(timeout)
-        self._prioritized = isinstance(table.spec.sampler, Prioritized)
+        self._prioritized = table.spec.prioritized
         self._name = table.name
         self._schema = table.schema
         self._nested = any("/" in name for name in table.schema.names)
@@ -91,8 +90,8 @@ class Writer(_Base):
         """Append one row: a value for every column, nested observations as they come.
 
         It is visible to others at once; samplers draw it when its window is complete. `priority`: as given
-        to update_priorities; else the table's default. Waits up to the writer's timeout for space and for the limiter;
-        an append that timed out has left nothing and can be tried again.
+        to update_priorities, in every prioritized window; else the default of each. Waits up to the writer's timeout
+        for space and for the limiter; an append that timed out has left nothing and can be tried again.
 
         Raises:
             EpisodeError: the last row ended its episode and `end` has not been called.

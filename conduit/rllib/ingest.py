@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from conduit import rows, samplers, windows
 from conduit.store import Store
 from conduit.table import Table
 from conduit_store.arrays import Array
-from conduit_store.errors import NameTaken, UnknownTable
+from conduit_store.errors import AppendTimeout, LockTimeout, NameTaken, StoreClosed, UnknownTable
 from conduit_store.schema import Column, Schema
 from conduit_store.values import as_rows
 
@@ -111,6 +112,8 @@ class FragmentWriter:
 
     def write(self, episodes: Sequence[Any]) -> list[Fragment]:
         """Append the steps of RLlib's `SingleAgentEpisode`s, and return a handle for each that had some."""
+        if len(episodes) == 1 and self._step(episodes[0]):
+            return [Fragment(episodes[0].id_, 1, False)]
         parts: list[_Part] = []
         fragments: list[Fragment] = []
         for episode in episodes:
@@ -129,26 +132,46 @@ class FragmentWriter:
                 self._free.append(self._chains.pop(episode.id_))
                 self._last_obs.pop(episode.id_, None)
             else:
-                self._last_obs[episode.id_] = {
-                    name: values[-1:].copy() for name, values in columns.items() if _is_obs(name)
-                }
+                self._last_obs[episode.id_] = {name: values[-1:] for name, values in columns.items() if _is_obs(name)}
             parts.append((columns, flags, chain))
             fragments.append(Fragment(episode.id_, steps, ended))
         if parts:
             self._append(parts)
         return fragments
 
-    def cut(self) -> None:
+    def _step(self, episode: Any) -> bool:
+        """One step of the only episode there is, in one native call. False: nothing was done, take the usual way."""
+        if self._native is None or self._ongoing > 1 or episode.id_ not in self._chains or len(episode) != 1:
+            return False
+        if episode.is_terminated or episode.is_truncated:
+            return False
+        observations, action = _data(episode.observations), _data(episode.actions)[0]
+        row = {
+            "obs": observations[0],
+            "action": int(action) if isinstance(action, np.integer) else action,  # of whatever width, see _kept
+            "reward": _data(episode.rewards)[0],
+            "terminated": False,
+            "truncated": False,
+        }
+        if self._native.append_row(row, None, 0.0) != 1:  # other columns or dtypes than these, or no room now
+            return False
+        self._last_obs[episode.id_] = {"obs": np.asarray(observations[-1:])}
+        return True
+
+    def cut(self, timeout: float = _TIMEOUT) -> None:
         """End every ongoing episode where it is, as truncated."""
         parts: list[_Part] = []
         while self._chains:
             self._cut_oldest(parts)
         if parts:
-            self._append(parts)
+            self._append(parts, timeout)
 
     def close(self) -> None:
-        """Give back the open block. Idempotent."""
+        """Cut what is ongoing, if there is room at once, and give back the open block. Idempotent."""
         if self._native is not None:
+            if not self._native.closed:
+                with suppress(AppendTimeout, LockTimeout, StoreClosed):  # then the last steps are not drawn
+                    self.cut(timeout=0.1)
             self._native.close()
 
     def _open(self, columns: Mapping[str, Array]) -> None:
@@ -172,7 +195,7 @@ class FragmentWriter:
         parts.append((self._last_obs.pop(episode), np.array([rows.FINAL], np.uint8), chain))
         self._free.append(chain)
 
-    def _append(self, parts: list[_Part]) -> None:
+    def _append(self, parts: list[_Part], timeout: float = _TIMEOUT) -> None:
         table = self._table
         assert table is not None
         if len(parts) == 1:
@@ -192,7 +215,7 @@ class FragmentWriter:
             rows.buffer(as_rows(column, _kept(column, array), n))
             for column, array in zip(table.schema.columns, arrays, strict=True)
         ]
-        rows.append(self._native, table.name, n, checked, flags=flags, chains=chains, timeout=_TIMEOUT, whole=True)
+        rows.append(self._native, table.spec, n, checked, flags=flags, chains=chains, timeout=timeout, whole=True)
 
 
 def _padded(values: Array | None, column: Column, n: int) -> Array:

@@ -8,36 +8,27 @@ both. One JSON line a cell; plots.py makes tables and pictures of these records.
 from __future__ import annotations
 
 import gc
-import json
-import os
-import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from conduit.rllib.clock import EXPERIENCE, STAGES, StepClock
+from conduit.rllib.clock import StepClock
+from conduit.rllib.session import build
 from conduit_store.errors import ConfigError
 
-__all__ = ["Cell", "GRID", "QUICK", "Plan", "Turns", "choose", "config_of", "machine", "record", "run"]
+__all__ = ["GRID", "QUICK", "QUICK_PLAN", "SIDES", "Cell", "Plan", "Steps", "Turns", "choose", "config_of"]
 
 SIDES = ("stock", "conduit")
 FILL_STEPS = 1000  # env steps before learning starts
 WARM_STEPS = 20  # learning steps before anything counts
 PIECE_STEPS = 20  # learning steps between two looks at Ctrl-C
 GLUE_CALLS = 200
-BEFORE = {  # the measuring: share of a cell that is done when it begins
-    "building stock": 0.0,
-    "building conduit": 0.08,
-    "warming up stock": 0.12,
-    "warming up conduit": 0.2,
-}
-LINE_S = 10.0  # between two lines of progress where there is no terminal
 
 Steps = list[dict[str, float]]
 
@@ -112,10 +103,6 @@ def config_of(cell: Cell, side: str, *, seed: int, piece: int = PIECE_STEPS) -> 
     config.fault_tolerance(restart_failed_env_runners=False)  # one that dies fails the cell; Ray's core warns otherwise
     config.debugging(seed=seed)
     return conduit.rllib.attach(config, host_memory="512MiB") if side == "conduit" else config
-
-
-class Stopped(Exception):
-    """Ctrl-C: what has been measured counts, nothing more is begun."""
 
 
 class Turns:
@@ -202,14 +189,6 @@ class Turns:
         return float(np.median(took)) * 1e3
 
 
-def build(config: Any) -> Any:
-    """The config's algorithm, without the empty folder that RLlib makes for it in ~/ray_results."""
-    algorithm = config.build_algo()
-    with suppress(OSError):
-        Path(algorithm.logdir).rmdir()
-    return algorithm
-
-
 def _waited_s() -> float:
     """Seconds that the threads of this process have waited for a core; 0 where the kernel does not tell."""
     waited = 0
@@ -219,221 +198,3 @@ def _waited_s() -> float:
     return waited / 1e9
 
 
-def record(
-    cell: Cell,
-    plan: Plan,
-    rounds: dict[str, list[Steps]],
-    glue_ms: float | None,
-    about: dict[str, Any],
-    waiting: float = 0.0,
-) -> dict[str, Any]:
-    """One cell's line. Milliseconds a training step; shares and ratios of the whole step.
-
-    `step_ratio` is Conduit's median step over stock's: of all steps, and of each round's neighbours; their spread is
-    the noise. `waiting` is how many threads of the driver waited for a core, on average: a busy machine makes torch's
-    threads wait for each other, and with that the whole step. `complete` is false where Ctrl-C cut it short.
-    """
-    sides = {side: _summary([step for steps in rounds[side] for step in steps]) for side in SIDES}
-    pairs = zip(rounds["stock"], rounds["conduit"], strict=False)
-    return {
-        "cell": cell.name,
-        "algorithm": cell.algorithm,
-        "batch": cell.batch,
-        "hidden": [cell.width, cell.width],
-        "runners": cell.runners,
-        "unit": "ms",
-        **sides,
-        "glue_ms": None if glue_ms is None else round(glue_ms, 4),
-        "step_ratio": {
-            "median": round(sides["conduit"]["step"]["median"] / sides["stock"]["step"]["median"], 4),
-            "rounds": [round(_median_step(ours) / _median_step(stock), 4) for stock, ours in pairs],
-        },
-        "waiting": round(max(0.0, waiting), 3),
-        "complete": all(sum(map(len, rounds[side])) >= plan.steps for side in SIDES),
-        "plan": {"steps": plan.steps, "rounds": plan.rounds, "seed": plan.seed},
-        "machine": about,
-    }
-
-
-def _median_step(steps: Steps) -> float:
-    return float(np.median([step["step"] for step in steps]))
-
-
-def _summary(steps: Steps) -> dict[str, dict[str, float]]:
-    """Median, quartiles and n of each stage, of the experience path, of the step, and of the step without compute."""
-    series: dict[str, list[float]] = {stage: [step[stage] for step in steps] for stage in (*STAGES, "step")}
-    series["experience"] = [sum(step[stage] for stage in EXPERIENCE) for step in steps]
-    series["without_compute"] = [step["step"] - step["compute"] for step in steps]
-    series["exposed_share"] = [
-        experience / step["step"] for experience, step in zip(series["experience"], steps, strict=True)
-    ]
-    return {
-        name: {
-            key: round(float(found), 4)
-            for key, found in zip(("q1", "median", "q3"), np.percentile(values, (25, 50, 75)), strict=True)
-        }
-        | {"n": len(values)}
-        for name, values in series.items()
-    }
-
-
-def machine() -> dict[str, Any]:
-    """What a result belongs to: versions, CPU, cores, load. Imports ray and torch."""
-    import ray
-    import torch
-
-    from conduit import __version__
-
-    return {
-        "python": platform.python_version(),
-        "ray": ray.__version__,
-        "torch": torch.__version__,
-        "conduit": __version__,
-        "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
-        "torch_threads": torch.get_num_threads(),
-        "kernel": platform.release(),
-        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "load_at_start": round(os.getloadavg()[0], 2),
-    }
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-class _Progress:
-    """Which cell is at work, how much is left of all of them; and Ctrl-C on its way in."""
-
-    def __init__(self, cells: Sequence[Cell], plan: Plan, ticker: Any, stop: Any) -> None:
-        self.cells, self.plan, self.ticker, self.stop = cells, plan, ticker, stop
-        self.at = 0
-        self._within = 0.0  # share of the cell at hand that is done
-        self._began = time.perf_counter()
-        self._estimates = [cell.estimate_s(plan.steps) for cell in cells]
-
-    def tell(self, what: str, done: int) -> None:
-        """Show what is being done in the cell at hand, `done` of whose steps are behind it."""
-        if self.stop.requested:
-            raise Stopped
-        self._within = 0.3 + 0.7 * done / self.plan.steps if what.startswith("measuring") else BEFORE[what]
-        counted = f" ({done} of {self.plan.steps} steps)" if done else ""
-        text = f"[{self.at + 1}/{len(self.cells)}] {self.cells[self.at].name}  {what}{counted}  {self.left()}"
-        self.ticker.show(self._done_s() / sum(self._estimates), text)
-
-    def next(self) -> None:
-        """The cell at hand is done."""
-        self.at += 1
-        self._within = 0.0
-
-    def left(self) -> str:
-        """How long it will still take, as text: estimates, scaled by what the work so far took."""
-        done_s = self._done_s()
-        scale = (time.perf_counter() - self._began) / done_s if done_s > 5 else 1.0
-        seconds = int((sum(self._estimates) - done_s) * scale)
-        return f"about {seconds // 60}:{seconds % 60:02d} left"
-
-    def _done_s(self) -> float:
-        now = self._within * self._estimates[self.at] if self._within else 0.0
-        return sum(self._estimates[: self.at]) + now
-
-
-def run(
-    *,
-    quick: bool = False,
-    only: str | None = None,
-    steps: int | None = None,
-    rounds: int | None = None,
-    seed: int = 1,
-    threads: int | None = None,
-    out: Path | None = None,
-) -> int:
-    """Measure the chosen cells, print a table, and write rllib.jsonl, rllib.md and rllib.png into `out`.
-
-    `steps` of each side in `rounds` turns. `threads`: of torch in the driver, for both sides; as torch chooses if None.
-    Returns 0, 1 where a cell failed, 130 after Ctrl-C: what was measured until then is printed and written.
-    Main thread only: it takes over SIGINT and SIGTERM, and gives them back.
-
-    Raises:
-        ConfigError: no cell matches `only`, or there are fewer steps than rounds.
-        MissingExtra: ray, torch, gymnasium, matplotlib or rich is not installed.
-    """
-    from conduit.rllib.demo import Interrupts, Ticker, ray_session, require
-
-    require("bench rllib")
-    cells = choose(quick=quick, only=only)
-    plan = QUICK_PLAN if quick else Plan()
-    plan = replace(plan, seed=seed, steps=steps or plan.steps, rounds=rounds or min(plan.rounds, steps or plan.steps))
-    if plan.steps < plan.rounds:
-        raise ConfigError(f"{plan.steps} steps in {plan.rounds} rounds: give --steps at least as many as --rounds")
-    folder = out or Path("runs") / time.strftime("%Y%m%d-%H%M%S-bench-rllib")
-    records: list[dict[str, Any]] = []
-    with Interrupts() as stop:
-        with Ticker(every_s=LINE_S, stderr=True) as ticker:
-            ticker.say(
-                f"conduit bench rllib: {len(cells)} cells, {plan.steps} training steps of each side. Ctrl-C ends it."
-            )
-            with ray_session(stop, ticker, threads=threads):
-                progress = _Progress(cells, plan, ticker, stop)
-                about = machine()
-                folder.mkdir(parents=True, exist_ok=True)
-                with (folder / "rllib.jsonl").open("w", encoding="utf-8") as file:
-                    try:
-                        for cell in cells:
-                            line = _measured(cell, plan, about, progress.tell)
-                            if line is not None:
-                                records.append(line)
-                                print(json.dumps(line), file=file, flush=True)
-                            progress.next()
-                            ticker.say(f"[{progress.at}/{len(cells)}] {_told(line, cell)}  {progress.left()}")
-                            if stop.requested:
-                                break
-                    except Stopped:
-                        pass
-        measured = [line for line in records if "error" not in line]
-        if measured:
-            from conduit.rllib import plots
-
-            plots.show(measured)
-            print("kept in", ", ".join(str(path) for path in plots.write(measured, folder)), flush=True)
-        elif stop.requested:
-            print("interrupted before anything was measured", flush=True)
-    return stop.status or (1 if len(measured) < len(records) else 0)
-
-
-def _measured(cell: Cell, plan: Plan, about: dict[str, Any], tell: Callable[[str, int], None]) -> dict[str, Any] | None:
-    """One cell's record; one with an `error` where it failed, None where Ctrl-C came before there was anything."""
-    about = {**about, "load_at_start": round(os.getloadavg()[0], 2)}
-    turns: Turns | None = None
-    try:
-        turns = Turns(cell, plan, tell)
-        try:
-            turns.measure()
-        except Stopped:
-            whole = all(turns.rounds[side] for side in SIDES)
-            return record(cell, plan, turns.rounds, None, about, turns.waiting) if whole else None
-        return record(cell, plan, turns.rounds, turns.glue_ms(), about, turns.waiting)
-    except Stopped:
-        return None
-    except Exception as error:  # one cell that fails does not take the others with it
-        return {"cell": cell.name, "error": f"{type(error).__name__}: {error}", "machine": about}
-    finally:
-        if turns is not None:
-            turns.close()
-
-
-def _told(line: dict[str, Any] | None, cell: Cell) -> str:
-    if line is None:
-        return f"{cell.name}: interrupted"
-    if "error" in line:
-        return f"{cell.name}: failed: {line['error']}"
-    stock, ours = line["stock"], line["conduit"]
-    return (
-        f"{cell.name}: step {stock['step']['median']:.2f} -> {ours['step']['median']:.2f} ms, "
-        f"experience {stock['experience']['median']:.2f} -> {ours['experience']['median']:.2f} ms"
-    )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -18,10 +17,7 @@ from rich.table import Table
 
 from conduit.rllib.clock import EXPERIENCE, STAGES
 
-if TYPE_CHECKING:
-    from conduit.rllib.demo import Training
-
-__all__ = ["cut", "draw", "draw_demo", "markdown", "show", "show_demo", "write"]
+__all__ = ["bar", "cut", "draw", "key", "markdown", "note", "show", "write"]
 
 Record = dict[str, Any]
 INK, QUIET, GRID = "#1f2933", "#7b8794", "#e4e7eb"
@@ -191,9 +187,9 @@ def draw(records: Sequence[Record], target: Path) -> None:
         for y, line in enumerate(records):
             for side, offset in (("stock", -0.2), ("conduit", 0.2)):
                 medians = {stage: line[side][stage]["median"] for stage in STAGES}
-                end = _bar(left, y + offset, medians, 0.36)
+                end = bar(left, y + offset, medians, 0.36)
                 name = "stock" if side == "stock" else "Conduit"
-                _note(left, f"{name} {line[side]['step']['median']:.1f} ms", (end, y + offset))
+                note(left, f"{name} {line[side]['step']['median']:.1f} ms", (end, y + offset))
             _ratio(right, y, line)
         left.set_yticks(range(len(records)), [line["cell"] for line in records])
         left.set_ylim(len(records) - 0.45, -0.55)
@@ -211,12 +207,12 @@ def draw(records: Sequence[Record], target: Path) -> None:
             axes.grid(axis="x", color=GRID)
             axes.set_axisbelow(True)
         figure.legend(
-            title=KEY_TITLE, handles=_key(), loc="outside upper center", ncols=len(COLOURS), frameon=False, fontsize=9
+            title=KEY_TITLE, handles=key(), loc="outside upper center", ncols=len(COLOURS), frameon=False, fontsize=9
         )
         figure.savefig(target)
 
 
-def _bar(axes: Axes, y: float, medians: dict[str, float], height: float) -> float:
+def bar(axes: Axes, y: float, medians: dict[str, float], height: float) -> float:
     """One stacked bar in the order of `COLOURS`; returns where it ends."""
     end = 0.0
     for stage, colour in COLOURS.items():
@@ -229,16 +225,16 @@ def _ratio(axes: Axes, y: float, line: Record) -> None:
     ratio = line["step_ratio"]
     axes.barh(y, ratio["median"], 0.42, color=OURS if ratio["median"] < 1 else STOCK, alpha=0.85)
     axes.plot(ratio["rounds"], [y] * len(ratio["rounds"]), "o", color=INK, ms=3)
-    _note(axes, f"{ratio['median']:.2f}", (0.0, y), colour="white")
+    note(axes, f"{ratio['median']:.2f}", (0.0, y), colour="white")
 
 
-def _key() -> list[Patch]:
+def key() -> list[Patch]:
     return [
         Patch(color=colour, label=stage + ("*" if stage in EXPERIENCE else "")) for stage, colour in COLOURS.items()
     ]
 
 
-def _note(axes: Axes, text: str, at: tuple[float, float], colour: str = INK) -> None:
+def note(axes: Axes, text: str, at: tuple[float, float], colour: str = INK) -> None:
     """Small `text` to the right of the point `at`."""
     axes.annotate(text, at, (5, 0), textcoords="offset points", va="center", fontsize=8.5, color=colour)
 
@@ -249,102 +245,3 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=120)
 
 
-def medians(training: Training) -> dict[str, float]:
-    """Median milliseconds of each stage, of the experience path and of the whole step."""
-    found = {stage: float(np.median([step[stage] for step in training.steps])) for stage in (*STAGES, "step")}
-    found["experience"] = float(np.median([sum(step[stage] for stage in EXPERIENCE) for step in training.steps]))
-    return found
-
-
-def show_demo(trainings: Sequence[Training], console: Console | None = None) -> None:
-    """The demo's table, and what it comes to."""
-    console = console or Console(highlight=False)
-    stock, ours = (medians(training) for training in trainings)
-    table = Table(title="ms a training step (medians)", title_style="bold", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("stage", no_wrap=True)
-    for name in (*(training.title for training in trainings), "cut"):
-        table.add_column(name, justify="right", no_wrap=True)
-    ordered = (*EXPERIENCE, *(stage for stage in STAGES if stage not in EXPERIENCE))
-    for stage in ordered:
-        table.add_row(
-            stage,
-            f"{stock[stage]:.3f}",
-            f"{ours[stage]:.3f}",
-            cut(stock[stage], ours[stage]),
-            style="yellow" if stage in EXPERIENCE else None,
-            end_section=stage == ordered[-1],
-        )
-    for name, key in (("experience path", "experience"), ("whole step", "step")):
-        table.add_row(name, f"{stock[key]:.3f}", f"{ours[key]:.3f}", cut(stock[key], ours[key]), style="bold")
-    for title, values in (
-        ("wall time", [f"{training.seconds:.1f} s" for training in trainings]),
-        ("env steps", [f"{training.env_steps:,}" for training in trainings]),
-        ("training steps", [f"{len(training.steps):,}" for training in trainings]),
-        ("final return", [f"{training.mean_return:.1f}" for training in trainings]),
-    ):
-        less = cut(*(training.seconds for training in trainings)) if title == "wall time" else ""
-        table.add_row(title, *values, less)
-    table.caption = f"experience path = {' + '.join(EXPERIENCE)}; final return: mean of the last 20 episodes"
-    table.caption_justify = "left"
-    console.print(table)
-    console.print(
-        f"[bold]Experience path {cut(stock['experience'], ours['experience'])} shorter, whole training step "
-        f"{cut(stock['step'], ours['step'])} shorter.[/]",
-        soft_wrap=True,
-    )
-
-
-def draw_demo(trainings: Sequence[Training], target: Path, subtitle: str, learning_from: int) -> None:
-    """Two panels: the stages of both runs as stacked bars, and the return of their episodes over env steps.
-
-    `learning_from`: the env step at which learning starts.
-    """
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(11, 6.6), dpi=150, layout="constrained")
-        FigureCanvasAgg(figure)
-        stages, returns = figure.subplots(2, 1, height_ratios=(1.3, 3))
-        found = [medians(training) for training in trainings]
-        for y, (training, times) in enumerate(zip(trainings, found, strict=True)):
-            end = _bar(stages, y, times, 0.62)
-            _note(stages, f"{times['step']:.1f} ms, {times['experience']:.2f} of it experience*", (end, y))
-            _returns(returns, training, OURS if y else STOCK)
-        stages.set_yticks(range(len(trainings)), [training.title for training in trainings])
-        stages.set_ylim(len(trainings) - 0.45, -0.55)
-        stages.set_xlim(0, 1.3 * max(sum(times[stage] for stage in STAGES) for times in found))
-        stages.set_xlabel("ms a training step, medians by stage")
-        title = f"RLlib's DQN on CartPole-v1: experience path {cut(*(t['experience'] for t in found))} shorter, "
-        stages.set_title(
-            f"{title}whole step {cut(*(t['step'] for t in found))} shorter", loc="left", fontweight="bold", fontsize=12
-        )
-        stages.tick_params(axis="y", length=0)
-        stages.legend(
-            handles=_key(), loc="upper left", bbox_to_anchor=(0, -0.42), ncols=len(COLOURS), frameon=False, fontsize=9
-        )
-        returns.axvline(learning_from, color=QUIET, lw=1, ls=":")
-        returns.annotate(
-            "learning starts",
-            (learning_from, 0.62),
-            (5, 0),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            color=QUIET,
-            fontsize=8.5,
-        )
-        returns.set(xlabel="env steps", ylabel="return of an episode")
-        returns.set_title(f"Return while exploring ({subtitle})", loc="left", fontweight="bold", fontsize=11)
-        returns.set_xlim(left=0)
-        returns.set_ylim(bottom=0)
-        returns.grid(axis="y", color=GRID)
-        returns.set_axisbelow(True)
-        returns.legend(loc="upper left", frameon=False)
-        figure.savefig(target)
-
-
-def _returns(axes: Axes, training: Training, colour: str) -> None:
-    """Every episode as a dot, the mean of the last 20 as a line."""
-    if not training.episodes:
-        return
-    at, values = (np.array(series, np.float64) for series in zip(*training.episodes, strict=True))
-    axes.plot(at, values, "o", color=colour, ms=4, alpha=0.4, markeredgewidth=0)
-    means = [values[max(0, i - 19) : i + 1].mean() for i in range(len(values))]
-    axes.plot(at, means, color=colour, lw=1.8, label=f"{training.title}, mean of 20 episodes")

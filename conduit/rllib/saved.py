@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from conduit import rows
-from conduit.samplers import Prioritized
 from conduit.table import Table
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError
@@ -68,7 +67,7 @@ def append_saved(table: Table, saved: Mapping[str, Any]) -> None:
         raise ConfigError(f"saved rows have columns {sorted(columns)}, table {table.name!r} {list(table.schema.names)}")
     chains, count = _chains(saved["follows"], saved["flags"])
     given = saved["priorities"]
-    prioritized = isinstance(table.spec.sampler, Prioritized) and given is not None
+    prioritized = table.spec.views[0].prioritized and given is not None
     priorities = _known(np.asarray(given)) if prioritized else None
     writer = rows.native_writer(table._native, table.spec, count)
     try:
@@ -77,7 +76,7 @@ def append_saved(table: Table, saved: Mapping[str, Any]) -> None:
             piece = slice(start, min(n, start + _PIECE))
             rows.append(
                 writer,
-                table.name,
+                table.spec,
                 piece.stop - start,
                 [rows.buffer(np.ascontiguousarray(columns[name][piece])) for name in table.schema.names],
                 flags=np.ascontiguousarray(saved["flags"][piece]),

@@ -35,6 +35,7 @@ __all__ = [
     "StoreNotFound",
     "UnknownColumn",
     "UnknownTable",
+    "UnknownWindow",
     "UnsupportedPlatform",
     "ValueOutOfRange",
     "WaitTimeout",
@@ -103,6 +104,10 @@ class ReadOnlyStore(ConduitError, PermissionError):
 
 class UnknownTable(ConduitError, KeyError):
     """The store has no table of that name."""
+
+
+class UnknownWindow(ConduitError, KeyError):
+    """The table has no window of that name."""
 
 
 class StaleKey(ConduitError, KeyError):

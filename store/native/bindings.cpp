@@ -156,7 +156,7 @@ class PyAttachment : public Handle<Process> {
 
 TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets,
                     const std::vector<std::uint64_t>& row_bytes, std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks,
-                    std::uint64_t block_bytes, std::uint32_t steps_after, bool prioritized, const Settings& settings, std::uint32_t limiter,
+                    std::uint64_t block_bytes, const std::vector<ViewSpec>& views, const Settings& settings, std::uint32_t limiter,
                     bool limits_inserts, bool counts_uses, std::uint64_t seed) {
   TableSpec s;
   s.name = name;
@@ -169,9 +169,9 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   s.rows_per_block = rows_per_block;
   s.n_blocks = n_blocks;
   s.block_bytes = block_bytes;
-  s.links = steps_after > 0;
-  s.steps_after = steps_after;
-  s.prioritized = prioritized;
+  if (views.empty() || views.size() > kMaxViews) fail(ErrorCode::config, "table '%s' has %zu windows: 1 to %u", name.c_str(), views.size(), kMaxViews);
+  s.views = views;
+  s.links = std::any_of(views.begin(), views.end(), [](const ViewSpec& view) { return view.steps_after > 0; });
   s.settings = settings;
   if (limiter > kQueueCapacity) fail(ErrorCode::config, "unknown limiter %u", limiter);
   s.limiter = static_cast<LimiterKind>(limiter);
@@ -193,6 +193,11 @@ class PyTable : public Handle<TableCore> {
     return std::make_shared<TableCore>(process, index);
   }
 };
+
+std::uint32_t checked_view(const TableCore& core, std::uint32_t view) {
+  if (view >= core.n_views()) fail(ErrorCode::config, "no window %u of %u", view, core.n_views());
+  return view;
+}
 
 nb::dict info_dict(const TableInfo& i) {
   nb::dict d;
@@ -347,24 +352,17 @@ class PyWriter : public Handle<Writer> {
 
 class PySampler : public Handle<Sampler> {
  public:
-  PySampler(const PyTable& table, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward, bool table_weights)
-      : Handle(std::make_shared<Sampler>(table.get(), make_plan(*table.get(), outputs, steps, gamma, double_reward, table_weights)), table.store()) {}
+  PySampler(const PyTable& table, const Plan& plan) : Handle(std::make_shared<Sampler>(table.get(), checked(*table.get(), plan)), table.store()) {}
 
-  static Plan make_plan(const TableCore& core, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward, bool table_weights) {
-    Plan plan;
-    plan.table_weights = table_weights;
-    for (const auto& [source, column, row_bytes] : outputs) {
-      const auto kind = static_cast<Source>(source);
-      if (source > static_cast<std::uint32_t>(Source::steps)) fail(ErrorCode::config, "unknown source %u", source);
-      if (kind <= Source::n_step_sum && (column >= core.shared().n_columns || core.columns()[column].row_bytes != row_bytes)) {
-        fail(ErrorCode::config, "output of %llu bytes a row does not fit column %u", static_cast<unsigned long long>(row_bytes), column);
+  // The plan, if it is one of this table: a wrong one would read outside of it.
+  static const Plan& checked(const TableCore& core, const Plan& plan) {
+    for (const Output& output : plan.outputs) {
+      if (output.source <= Source::n_step_sum && (output.column >= core.shared().n_columns || core.columns()[output.column].row_bytes != output.row_bytes)) {
+        fail(ErrorCode::config, "output of %llu bytes a row does not fit column %u", static_cast<unsigned long long>(output.row_bytes), output.column);
       }
-      plan.outputs.push_back({kind, column, row_bytes});
     }
-    if (steps > core.shared().steps_after) fail(ErrorCode::config, "a window of %u steps on a table that was declared with %u", steps, core.shared().steps_after);
-    plan.steps = steps;
-    plan.gamma = gamma;
-    plan.double_reward = double_reward;
+    const View& view = core.shared().views[checked_view(core, plan.view)];
+    if (plan.steps > view.steps_after) fail(ErrorCode::config, "a window of %u steps on a table that was declared with %u", plan.steps, view.steps_after);
     return plan;
   }
 
@@ -406,9 +404,8 @@ class PySampler : public Handle<Sampler> {
 // Calls that hold the interpreter's lock come in; waits and draws let go of it.
 class PyLoader : public Handle<Loader> {
  public:
-  PyLoader(const PyTable& table, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t steps, double gamma, bool double_reward, bool table_weights,
-           const LoaderSettings& settings, std::shared_ptr<StagingPool> pool)
-      : Handle(std::make_shared<Loader>(table.get(), PySampler::make_plan(*table.get(), outputs, steps, gamma, double_reward, table_weights), settings, pool ? std::move(pool) : staging_pool()), table.store()) {}
+  PyLoader(const PyTable& table, const Plan& plan, const LoaderSettings& settings, std::shared_ptr<StagingPool> pool)
+      : Handle(std::make_shared<Loader>(table.get(), PySampler::checked(*table.get(), plan), settings, pool ? std::move(pool) : staging_pool()), table.store()) {}
 
   // (buffer, token, tokens discarded, number of the next batch, None), or after the timeout
   // (None, 0, tokens discarded, 0, what a draw lacked or None where none has failed)
@@ -564,11 +561,19 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.def("staging_kept_bytes", [] { return staging_pool()->kept(); });
 
   // What may change while a table lives; `table.reconfigure` takes a changed one back.
+  nb::class_<ViewSettings>(m, "ViewSettings")
+      .def_rw("alpha", &ViewSettings::alpha)
+      .def_rw("beta", &ViewSettings::beta)
+      .def_rw("eps", &ViewSettings::eps);
   nb::class_<Settings>(m, "Settings")
       .def("__init__", [](Settings* self) { new (self) Settings{}; })
+      .def("view", [](Settings& s, std::uint32_t number) -> ViewSettings& {
+        if (number >= kMaxViews) fail(ErrorCode::config, "view %u of %u", number, kMaxViews);
+        return s.views[number];
+      }, "number"_a, nb::rv_policy::reference_internal)
       .def_ro("version", &Settings::version)
 #define FIELD(name) .def_rw(#name, &Settings::name)
-      FIELD(alpha) FIELD(beta) FIELD(eps) FIELD(min_size) FIELD(ratio) FIELD(error_buffer) FIELD(capacity) FIELD(max_times)
+      FIELD(min_size) FIELD(ratio) FIELD(error_buffer) FIELD(capacity) FIELD(max_times)
 #undef FIELD
       .def_prop_ro("low", &Settings::low)
       .def_prop_ro("high", &Settings::high);
@@ -582,13 +587,17 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_ro("limiter", &SampleState::limiter)
       .def_ro("total", &SampleState::total);
 
+  nb::class_<ViewSpec>(m, "ViewSpec")
+      .def("__init__", [](ViewSpec* self, std::uint32_t steps_after, bool prioritized, double alpha, double beta, double eps) {
+        new (self) ViewSpec{prioritized, steps_after, {alpha, eps, beta}};
+      }, "steps_after"_a, "prioritized"_a, "alpha"_a, "beta"_a, "eps"_a);
   nb::class_<TableSpec>(m, "TableSpec")
       .def("__init__", [](TableSpec* self, const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets, const std::vector<std::uint64_t>& row_bytes,
-                          std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint64_t block_bytes, std::uint32_t steps_after, bool prioritized,
+                          std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint64_t block_bytes, const std::vector<ViewSpec>& views,
                           const Settings& settings, std::uint32_t limiter, bool limits_inserts, bool counts_uses, std::uint64_t seed) {
-             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, steps_after, prioritized, settings, limiter, limits_inserts, counts_uses, seed));
+             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, views, settings, limiter, limits_inserts, counts_uses, seed));
            },
-           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "steps_after"_a, "prioritized"_a, "settings"_a,
+           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "settings"_a,
            "limiter"_a, "limits_inserts"_a, "counts_uses"_a, "seed"_a);
 
   nb::class_<Staging>(m, "Staging", nb::type_slots(staging_slots)).def_prop_ro("bytes", &Staging::bytes);
@@ -662,16 +671,18 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("next_stream", [](PyTable& t) { return static_cast<std::uint32_t>(t.get()->shared().streams.fetch_add(1)); })
       .def("steps", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.steps(); }); })
       .def("clear", [](PyTable& t) { t.unlocked([](TableCore& c) { c.clear(); }); })
-      .def("mark", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.mark_now(); }); })
+      .def("mark", [](PyTable& t, std::uint32_t view) {
+        return t.unlocked([&](TableCore& c) { return c.mark_now(checked_view(c, view)); });
+      }, "view"_a)
       // (bound of the total variation distance for each draw, whether a draw may give something else)
-      .def("drift", [](PyTable& t, const DrawMark& mark) {
+      .def("drift", [](PyTable& t, std::uint32_t view, const DrawMark& mark) {
         const DriftSince since = t.unlocked([&](TableCore& c) {
           DriftSince found;
-          c.drift(&mark, 1, &found);
+          c.drift(checked_view(c, view), &mark, 1, &found);
           return found;
         });
         return std::make_tuple(since.bound, since.changed);
-      }, "mark"_a)
+      }, "view"_a, "mark"_a)
       .def("verify", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.verify(); }); })
       .def("live_blocks", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.live_blocks(); }); })
       .def("settings", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.settings_now(); }); })
@@ -679,18 +690,22 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("reconfigure", [](PyTable& t, const Settings& settings) {
         return t.unlocked([&](TableCore& c) { return c.reconfigure(settings); });
       }, "settings"_a)
-      .def("can_sample", [](PyTable& t, std::uint64_t n) { return t.unlocked([&](TableCore& c) { return c.can_sample(n); }); }, "n"_a)
+      .def("can_sample", [](PyTable& t, std::uint32_t view, std::uint64_t n) {
+        return t.unlocked([&](TableCore& c) { return c.can_sample(checked_view(c, view), n); });
+      }, "view"_a, "n"_a)
       .def("can_insert", [](PyTable& t, std::uint64_t n) { return t.unlocked([&](TableCore& c) { return c.can_insert(n); }); }, "n"_a)
-      .def("info", [](PyTable& t) { return info_dict(t.unlocked([](TableCore& c) { return c.info(); })); })
-      .def("update", [](PyTable& t, nb::object keys, nb::object priorities, std::uint64_t n) {
+      .def("info", [](PyTable& t, std::uint32_t view) {
+        return info_dict(t.unlocked([&](TableCore& c) { return c.info(checked_view(c, view)); }));
+      }, "view"_a)
+      .def("update", [](PyTable& t, std::uint32_t view, nb::object keys, nb::object priorities, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys"), p(priorities, n * sizeof(float), "priorities");
-        const UpdateCount count = t.unlocked([&](TableCore& c) { return c.update(k.as<std::uint64_t>(), p.as<float>(), n); });
+        const UpdateCount count = t.unlocked([&](TableCore& c) { return c.update(checked_view(c, view), k.as<std::uint64_t>(), p.as<float>(), n); });
         return std::make_tuple(count.applied, count.stale);
-      }, "keys"_a, "priorities"_a, "n"_a)
-      .def("priorities", [](PyTable& t, nb::object keys, std::uint64_t n) {
+      }, "view"_a, "keys"_a, "priorities"_a, "n"_a)
+      .def("priorities", [](PyTable& t, std::uint32_t view, nb::object keys, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
-        return t.unlocked([&](TableCore& c) { return c.priorities(k.as<std::uint64_t>(), n); });
-      }, "keys"_a, "n"_a)
+        return t.unlocked([&](TableCore& c) { return c.priorities(checked_view(c, view), k.as<std::uint64_t>(), n); });
+      }, "view"_a, "keys"_a, "n"_a)
       // (flags, keys of the rows that follow; the largest uint64 where there is none)
       .def("links", [](PyTable& t, nb::object keys, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
@@ -724,8 +739,23 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("check", [](PyWriter& w) { w.checked(); })
       .def("close", &PyWriter::close);
 
+  // What batches of one window are made of; outputs as (source, column, bytes a row).
+  nb::class_<Plan>(m, "Plan")
+      .def("__init__", [](Plan* self, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t view, std::uint32_t steps, double gamma, bool double_reward, bool table_weights) {
+        Plan plan;
+        for (const auto& [source, column, row_bytes] : outputs) {
+          if (source > static_cast<std::uint32_t>(Source::steps)) fail(ErrorCode::config, "unknown source %u", source);
+          plan.outputs.push_back({static_cast<Source>(source), column, row_bytes});
+        }
+        plan.view = view;
+        plan.steps = steps;
+        plan.gamma = gamma;
+        plan.double_reward = double_reward;
+        plan.table_weights = table_weights;
+        new (self) Plan(std::move(plan));
+      }, "outputs"_a, "view"_a, "steps"_a, "gamma"_a, "double_reward"_a, "table_weights"_a);
   nb::class_<PySampler>(m, "Sampler")
-      .def(nb::init<const PyTable&, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>&, std::uint32_t, double, bool, bool>(), "table"_a, "outputs"_a, "steps"_a, "gamma"_a, "double_reward"_a, "table_weights"_a)
+      .def(nb::init<const PyTable&, const Plan&>(), "table"_a, "plan"_a)
       .def("close", &PySampler::release)
       .def("offsets", [](PySampler& s, std::uint64_t n) { return s.get()->plan().offsets(n); }, "n"_a)
       .def("sample", &PySampler::sample, "n"_a, "stream"_a, "batch"_a, "timeout"_a.none())
@@ -743,8 +773,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         new (self) LoaderSettings{n, stream, first, depth, most, max_drift, measured, own_thread};
       }, "n"_a, "stream"_a, "first"_a, "depth"_a, "most"_a, "max_drift"_a.none(), "measured"_a, "own_thread"_a);
   nb::class_<PyLoader>(m, "Loader")
-      .def(nb::init<const PyTable&, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>&, std::uint32_t, double, bool, bool, const LoaderSettings&, std::shared_ptr<StagingPool>>(),
-           "table"_a, "outputs"_a, "steps"_a, "gamma"_a, "double_reward"_a, "table_weights"_a, "settings"_a, "pool"_a.none())
+      .def(nb::init<const PyTable&, const Plan&, const LoaderSettings&, std::shared_ptr<StagingPool>>(), "table"_a, "plan"_a, "settings"_a, "pool"_a.none())
       .def("next", &PyLoader::next, "timeout"_a.none())
       .def("prepare", &PyLoader::prepare, "seconds"_a)
       .def("push", [](PyLoader& l, Prepared& batch) {

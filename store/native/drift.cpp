@@ -1,4 +1,4 @@
-// How far a table has moved since a draw, bounded from above.
+// How far a view has moved since a draw, bounded from above.
 #include <algorithm>
 #include <cmath>
 
@@ -12,9 +12,9 @@ constexpr double kOutgrown = 0x1p50;  // D over the total; two doubles then stil
 }  // namespace
 
 // `change`: a sum of n terms |new leaf - old leaf|, in double. The lock is held, and the tree is up to date.
-void TableCore::moved(double change, std::uint64_t n) {
+void ViewIndex::moved(double change, std::uint64_t n) const {
   if (!(change > 0.0)) return;
-  Drift& d = t_.drift;
+  Drift& d = v_->drift;
   ++d.changes;
   change *= 1.0 + static_cast<double>(n + 4) * 0x1p-53;  // what the sum of n terms may have lost
   // D. E. Knuth, "The Art of Computer Programming" vol. 2, 4.2.2, theorem B: sum + error is exact.
@@ -22,19 +22,16 @@ void TableCore::moved(double change, std::uint64_t n) {
   const double rest = d.rest + ((d.sum - (sum - part)) + (change - part)) + sum * 0x1p-104;  // never rounded below the truth
   d.sum = sum + rest;
   d.rest = rest - (d.sum - sum);
-  if (d.sum <= sum_.total() * kOutgrown) return;
+  if (d.sum <= total() * kOutgrown) return;
   d.sum = d.rest = 0.0;
   ++d.era;
 }
 
 // With leaves a of total S before and b of total T >= S now: sum |a/S - b/T| <= sum |a - b| / T + (T - S) / T <= 2 D / T, and
 // the total variation distance is half of that. The same holds with S and T exchanged.
-void TableCore::drift(const DrawMark* marks, std::uint32_t n, DriftSince* since) {
-  process_->check();
-  IndexLock lock(*this);
-  fold();
-  const Drift& now = t_.drift;
-  const double total = sum_.total();
+void ViewIndex::drift(const DrawMark* marks, std::uint32_t n, DriftSince* since) const {
+  const Drift& now = v_->drift;
+  const double today = total();
   for (std::uint32_t i = 0; i < n; ++i) {
     const DrawMark& then = marks[i];
     since[i] = {0.0, now.changes != then.at.changes};
@@ -42,16 +39,30 @@ void TableCore::drift(const DrawMark* marks, std::uint32_t n, DriftSince* since)
       since[i].bound = 1.0;
     } else if (since[i].changed) {
       const double moved_by = (now.sum - then.at.sum) + (now.rest - then.at.rest);
-      since[i].bound = std::min(1.0, moved_by * (1.0 + 0x1p-40) / std::max(total, then.total));  // margin: rounding of sums
+      since[i].bound = std::min(1.0, moved_by * (1.0 + 0x1p-40) / std::max(today, then.total));  // margin: rounding of sums
     }
   }
 }
 
-DrawMark TableCore::mark_now() {
+void ViewIndex::new_era() const {
+  Drift& d = v_->drift;
+  ++d.changes;
+  ++d.era;
+  d.sum = d.rest = 0.0;
+}
+
+void TableCore::drift(std::uint32_t v, const DrawMark* marks, std::uint32_t n, DriftSince* since) {
   process_->check();
   IndexLock lock(*this);
   fold();
-  return mark();
+  views_[v].drift(marks, n, since);
+}
+
+DrawMark TableCore::mark_now(std::uint32_t v) {
+  process_->check();
+  IndexLock lock(*this);
+  fold();
+  return views_[v].mark();
 }
 
 }  // namespace conduit

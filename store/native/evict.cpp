@@ -20,28 +20,28 @@ void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
   const std::uint32_t from = block.evicted.load(std::memory_order_relaxed);
   if (to <= from) return;
   const std::uint32_t base = b * t_.rows_per_block;
-  LineRange range{(base + from) / kFanOut, (base + to - 1) / kFanOut};
+  const LineRange range{(base + from) / kFanOut, (base + to - 1) / kFanOut};
   FAILPOINT(evict_begin);
   journal(&range, 1);
   block.evicted.store(to, std::memory_order_release);
   FAILPOINT(evict_marked);
-  double* leaves = sum_.leaves();
-  const double change = sum_.range_sum(base + from, base + to);
-  for (std::uint32_t slot = base + from; slot < base + to; ++slot) {
-    std::atomic_ref flags(flags_[slot]);
-    flags.store(flags.load(std::memory_order_relaxed) & static_cast<std::uint8_t>(~kReady), std::memory_order_relaxed);
-    leaves[slot] = 0.0;
+  for (ViewIndex& view : views_) {
+    const double change = view.sum().range_sum(base + from, base + to);
+    for (std::uint32_t slot = base + from; slot < base + to; ++slot) {
+      view.set_ready(slot, false);
+      view.leaves()[slot] = 0.0;
+    }
+    FAILPOINT(evict_leaves);
+    LineRange lines = range;
+    view.refresh(&lines, 1);
+    view.moved(change, to - from);
   }
-  FAILPOINT(evict_leaves);
-  if (t_.prioritized) extremes_.refresh(base + from, base + to - 1);
-  sum_.refresh(&range, 1);
-  moved(change, to - from);
   journal_done();
   const std::uint32_t folded = std::min(to, block.folded.load(std::memory_order_relaxed));
   const std::uint32_t steps = from < folded ? count_steps(b, from, folded) : 0;
   t_.live_steps -= steps;
   block.live -= steps;
-  t_.drift.changes += steps > 0;  // rows of priority 0 too: the limiter counts them
+  if (steps > 0) touch_all();  // rows of priority 0 too: the limiter counts them
   t_.counters.steps_evicted.fetch_add(steps, std::memory_order_relaxed);
   FAILPOINT(evict_counted);
 }

@@ -4,27 +4,9 @@
 #include <limits>
 
 #include "failpoints.hpp"
-#include "powers.hpp"
 #include "table.hpp"
 
 namespace conduit {
-
-void TableCore::masses(const float* raw, double* out, std::uint32_t n) const {
-  const double eps = settings().eps;
-  for (std::uint32_t i = 0; i < n; ++i) out[i] = static_cast<double>(raw[i]) + eps;
-  powers(out, settings().alpha, out, n);
-}
-
-double TableCore::mass(float raw) const {
-  double result;
-  masses(&raw, &result, 1);
-  return result;
-}
-
-double TableCore::leaf_of(std::uint32_t slot) const {
-  if (!ready(slot)) return 0.0;
-  return t_.prioritized ? mass(raw(slot)) : 1.0;
-}
 
 // Whether slot `p`, noted as a predecessor by a row of a block of birth `birth`, still is that row: its block has not
 // been given away since (it would be younger than the block that names it) and it has not been evicted.
@@ -84,12 +66,15 @@ void TableCore::fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to)
   Block& block = blocks_[b];
   const std::uint32_t base = b * t_.rows_per_block;
   static thread_local std::vector<std::uint32_t> slots;
-  slots.clear();
-  for (std::uint32_t row = from; row < to; ++row) {
-    if (t_.links == 0) slots.push_back(base + row);
-    else fold_links(b, row, slots);
+  for (std::uint32_t row = from; t_.links != 0 && row < to; ++row) link(base + row);
+  for (ViewIndex& view : views_) {
+    slots.clear();
+    for (std::uint32_t row = from; row < to; ++row) {
+      if (t_.links == 0) slots.push_back(base + row);
+      else find_ready(view, base + row, slots);
+    }
+    make_ready(view, slots);
   }
-  make_ready(slots);
   FAILPOINT(fold_block_leaves);
   const std::uint32_t steps = count_steps(b, from, to);
   t_.live_steps += steps;
@@ -99,23 +84,33 @@ void TableCore::fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to)
   t_.counters.steps_folded.fetch_add(steps, std::memory_order_relaxed);
 }
 
-void TableCore::fold_links(std::uint32_t b, std::uint32_t row, std::vector<std::uint32_t>& ready_slots) {
-  const std::uint32_t slot = b * t_.rows_per_block + row;
-  // Each row's predecessor is told by the birth of that row's own block: that of a younger block further down the chain
-  // would let a block pass that has been given away in between.
-  const auto before = [&](std::uint32_t s) {
-    const std::uint32_t p = std::atomic_ref(prev_[s]).load(std::memory_order_relaxed);
-    return linked(p, blocks_[block_of(s)].birth) ? p : kNoRow;
-  };
-  std::uint32_t p = before(slot);
+// The row's predecessor, kNoRow if it has none or none any more. It is told by the birth of that row's own block: that of a
+// younger block further down the chain would let a block pass that has been given away in between.
+std::uint32_t TableCore::before(std::uint32_t slot) const {
+  const std::uint32_t p = std::atomic_ref(prev_[slot]).load(std::memory_order_relaxed);
+  return linked(p, blocks_[block_of(slot)].birth) ? p : kNoRow;
+}
+
+void TableCore::link(std::uint32_t slot) {
+  const std::uint32_t p = before(slot);
   if (p == kNoRow) return;
   std::atomic_ref(next_[p]).store(slot, std::memory_order_relaxed);
   FAILPOINT(fold_row_linked);
+}
+
+// The rows of a view that a new row makes ready.
+void TableCore::find_ready(const ViewIndex& view, std::uint32_t slot, std::vector<std::uint32_t>& ready_slots) const {
   const bool final_row = (flag(slot) & kFinal) != 0;
+  const std::uint32_t n = view.shared().steps_after;
+  if (n == 0) {
+    if (!final_row) ready_slots.push_back(slot);
+    return;
+  }
+  std::uint32_t p = before(slot);
   for (std::uint32_t back = 1; p != kNoRow; ++back, p = before(p)) {
     // An episode's end completes the windows of its last n steps; an ordinary step completes just the n-th before it.
-    if ((final_row || back == t_.steps_after) && !ready(p) && !used_up(p)) ready_slots.push_back(p);
-    if (back == t_.steps_after) break;
+    if ((final_row || back == n) && !view.ready(p) && !used_up(p)) ready_slots.push_back(p);
+    if (back == n) break;
   }
 }
 
@@ -139,22 +134,24 @@ void TableCore::finish_chains(std::uint32_t b) {
   const Block& block = blocks_[b];
   const std::uint32_t base = b * t_.rows_per_block;
   std::vector<std::uint32_t> slots;
-  for (std::uint32_t row = block.folded.load(std::memory_order_relaxed); row-- > block.evicted.load(std::memory_order_relaxed);) {
-    const std::uint32_t tail = base + row;
-    if (next(tail) != kNoRow || (flag(tail) & kFinal) != 0) continue;
-    std::uint32_t p = tail;
-    for (std::uint32_t back = 1; back < t_.steps_after; ++back) {
-      const std::uint64_t birth = blocks_[block_of(p)].birth;
-      p = std::atomic_ref(prev_[p]).load(std::memory_order_relaxed);
-      if (!linked(p, birth)) break;
-      if (!ready(p) && !used_up(p)) slots.push_back(p);
+  for (ViewIndex& view : views_) {
+    slots.clear();
+    for (std::uint32_t row = block.folded.load(std::memory_order_relaxed); row-- > block.evicted.load(std::memory_order_relaxed);) {
+      const std::uint32_t tail = base + row;
+      if (next(tail) != kNoRow || (flag(tail) & kFinal) != 0) continue;
+      std::uint32_t p = tail;
+      for (std::uint32_t back = 1; back < view.shared().steps_after; ++back) {
+        if ((p = before(p)) == kNoRow) break;
+        if (!view.ready(p) && !used_up(p)) slots.push_back(p);
+      }
     }
+    make_ready(view, slots);
   }
-  make_ready(slots);
 }
 
-// Gives every slot its leaf. Journal first: a folder killed in here is undone or redone by recomputation.
-void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
+// Gives every slot its leaf in a view. Journal first: a folder killed in here is undone or redone by recomputation.
+void TableCore::make_ready(ViewIndex& view, const std::vector<std::uint32_t>& slots) {
+  const bool prioritized = view.prioritized();
   static thread_local std::vector<LineRange> ranges;
   for (std::size_t start = 0; start < slots.size();) {
     ranges.clear();
@@ -170,42 +167,38 @@ void TableCore::make_ready(const std::vector<std::uint32_t>& slots) {
       }
     }
     journal(ranges.data(), static_cast<std::uint32_t>(ranges.size()));
-    double* leaves = sum_.leaves();
-    float largest = t_.prioritized ? extremes_.all().largest : 0.0f;
+    double* leaves = view.leaves();
+    float largest = prioritized ? view.extremes().largest : 0.0f;
     float memo_raw = -1.0f;  // runs of equal priorities (the default, mostly) cost one pow
-    double memo_mass = t_.prioritized ? 0.0 : 1.0;
+    double memo_mass = prioritized ? 0.0 : 1.0;
     for (std::size_t i = start; i < end; ++i) {
       const std::uint32_t slot = slots[i];
-      std::atomic_ref flags(flags_[slot]);
-      if (t_.prioritized) {
-        float value = raw(slot);
+      if (prioritized) {
+        float value = view.raw(slot);
         if (std::isnan(value)) {
           value = largest >= 0.0f ? largest : 1.0f;
-          std::atomic_ref(raw_[slot]).store(value, std::memory_order_relaxed);
+          view.set_raw(slot, value);
           FAILPOINT(tree_raw_written);
         }
         largest = std::max(largest, value);
         if (value != memo_raw) {
           memo_raw = value;
-          memo_mass = mass(value);
+          memo_mass = view.mass(value);
         }
       }
-      flags.store(flags.load(std::memory_order_relaxed) | kReady, std::memory_order_relaxed);
+      view.set_ready(slot, true);
       FAILPOINT(fold_row_ready);
       leaves[slot] = memo_mass;
     }
     FAILPOINT(tree_leaves_written);
-    if (t_.prioritized) {
-      for (const LineRange& r : ranges) extremes_.refresh(r.first * kFanOut, std::min(r.last * kFanOut + kFanOut - 1, t_.n_blocks * t_.rows_per_block - 1));
-    }
-    sum_.refresh(ranges.data(), static_cast<std::uint32_t>(ranges.size()));
+    view.refresh(ranges.data(), static_cast<std::uint32_t>(ranges.size()));
     double change = static_cast<double>(end - start);  // the leaves were 0
-    if (t_.prioritized) {
+    if (prioritized) {
       double part[4] = {};
       for (std::size_t i = start; i < end; ++i) part[i % 4] += leaves[slots[i]];
       change = (part[0] + part[1]) + (part[2] + part[3]);
     }
-    moved(change, end - start);
+    view.moved(change, end - start);
     journal_done();
     start = end;
   }

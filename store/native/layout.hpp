@@ -21,6 +21,7 @@ inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one proce
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
 inline constexpr std::uint32_t kTreeLevels = 10;         // 8^10 > 2^28 leaves
+inline constexpr std::uint32_t kMaxViews = 4;            // windows that one table may be sampled with
 inline constexpr std::uint32_t kJournalEntries = 4096;
 inline constexpr std::uint32_t kPublications = 3;      // blocks that one append may publish into together
 inline constexpr std::uint32_t kNoRow = 0xffffffffu;
@@ -115,12 +116,17 @@ inline constexpr std::uint64_t kCut = std::uint64_t{1} << 60;       // the chain
 inline constexpr std::uint64_t kCountMask = 0xffffffffu;
 enum BlockState : std::uint32_t { kFree = 0, kOpen = 1, kRetired = 2 };
 
-// Row flags, one byte a row. The low bits are the writer's, set before publication; kReady is the folder's.
+// Row flags, one byte a row. The low four bits are the writer's, set before publication and ground truth; the upper four,
+// one a view, are the folder's.
 inline constexpr std::uint8_t kTerminated = 1;
 inline constexpr std::uint8_t kTruncated = 2;
 inline constexpr std::uint8_t kEnd = kTerminated | kTruncated;
 inline constexpr std::uint8_t kFinal = 4;  // holds only the last observation of an episode; never sampled
-inline constexpr std::uint8_t kReady = 8;  // has what the table's windows need: its leaf is its priority
+inline constexpr std::uint8_t kFirst = 8;  // the first row of an episode; not one whose predecessor is merely gone
+inline constexpr std::uint8_t kWritten = kEnd | kFinal | kFirst;
+// In view v the row has what the view's window needs: its leaf there is its priority.
+inline constexpr std::uint8_t ready_flag(std::uint32_t v) { return static_cast<std::uint8_t>(16u << v); }
+static_assert(ready_flag(kMaxViews - 1) == 128, "one flag a view, in one byte");
 
 // Journal entry: a range of tree lines (8 leaves each) that the lock holder is about to change.
 struct JournalEntry {
@@ -142,11 +148,16 @@ struct Column {
 inline constexpr double kMaxErrorBuffer = 1e15;
 enum LimiterKind : std::uint32_t { kMinSize = 0, kSampleToInsert = 1, kQueueCapacity = 2 };
 
+// What may change of a view: see View.
+struct ViewSettings {
+  double alpha = 1.0, eps = 0.0, beta = 0.0;
+};
+
 // What may change while a table lives. There are two records, of which `Table::settings_now` says which is in force: a change
 // is written into the other, under the index lock, and comes into force by one store. Crash: all of it, or nothing.
 struct Settings {
   std::uint64_t version = 0;         // of the record: bumped with each change
-  double alpha = 1.0, eps = 0.0, beta = 0.0;
+  ViewSettings views[kMaxViews];
   std::uint64_t min_size = 1;        // steps that a table must hold before it is sampled
   double ratio = 1.0;                // kSampleToInsert, as the next four: samples that each insert allows
   double error_buffer = 0.0;         // how far the cursor may be from ratio * min_size; infinity: inserts never wait
@@ -197,6 +208,21 @@ struct Drift {
   std::uint64_t era;
 };
 
+// A view: one window by which a table is sampled, with its own index over the rows: which of them the window fits (one of
+// the row flags), how likely each is drawn (leaves), and how far that has moved (drift). Immutable after creation but for
+// the last two and its Settings::views, which are changed under the table's index lock.
+// Crash: leaves, sums and extremes are recomputed from flags and raw priorities, see recover.cpp.
+struct View {
+  std::uint64_t raw_offset;                      // float32[slots]: priority as given; NaN = "the largest of the live rows"
+  std::uint64_t level_offset[kTreeLevels];       // double[level_size]: level 0 = leaves, padded to lines of 8
+  std::uint64_t extreme_offset[kTreeLevels];     // Extremes of the raw priorities of ready rows, fan-out 64, above `raw`
+  std::uint64_t seed;                            // of this view's draws
+  std::uint32_t steps_after;  // rows needed after the drawn one (n of an n-step window); 0 = rows as stored
+  std::uint32_t prioritized;
+  std::uint32_t rebuild;      // 1 while every leaf is being recomputed: recovery then does all of them
+  Drift drift;
+};
+
 // A table. Immutable after creation unless marked; offsets are from the control segment's start.
 struct alignas(64) Table {
   char name[kNameBytes];
@@ -204,13 +230,10 @@ struct alignas(64) Table {
   std::uint64_t columns_offset;   // Column[n_columns]
   std::uint64_t blocks_offset;    // Block[n_blocks]
   std::uint64_t flags_offset;     // uint8[slots]
-  std::uint64_t raw_offset;       // float32[slots]: priority as given; NaN = "the largest of the live rows"
   std::uint64_t prev_offset;      // uint32[slots], 0 when the table keeps no links
   std::uint64_t next_offset;      // uint32[slots]
-  std::uint64_t level_offset[kTreeLevels];      // double[level_size]: level 0 = leaves, padded to lines of 8
-  std::uint64_t level_size[kTreeLevels];
-  std::uint64_t extreme_offset[kTreeLevels];        // Extremes of the raw priorities of ready rows, fan-out 64, above `raw`
-  std::uint64_t extreme_size[kTreeLevels];
+  std::uint64_t level_size[kTreeLevels];    // of the sum tree of each view
+  std::uint64_t extreme_size[kTreeLevels];  // of the tree of extremes of each prioritized view
   std::uint64_t active_offset;    // uint32[n_blocks]: blocks that may still have rows to fold
   std::uint64_t order_offset;     // uint32[n_blocks]: OPEN blocks in order of birth, a ring
   std::uint64_t uses_offset;      // uint32[slots], 0 when deliveries are not counted
@@ -221,11 +244,11 @@ struct alignas(64) Table {
   std::uint64_t max_size;         // steps
   std::uint32_t n_columns, n_blocks, rows_per_block, levels, extreme_levels;
   std::uint32_t links;            // 1: rows are chained into episodes
-  std::uint32_t steps_after;      // rows needed after the drawn one (n of the widest window), 0 without links
-  std::uint32_t prioritized;
+  std::uint32_t n_views;
   std::uint32_t limiter;          // LimiterKind
   std::uint32_t limits_inserts;   // 1: rows are published under the index lock, as far as the limiter lets them in
   std::uint64_t seed;
+  View views[kMaxViews];
 
   alignas(64) SharedMutex index;  // guards all that follows but the atomics, and Block from `state` on
   Settings settings[2];
@@ -234,10 +257,8 @@ struct alignas(64) Table {
   std::uint64_t order_head, order_tail;
   std::uint64_t births;
   std::uint64_t live_steps;       // folded, and neither evicted nor used up
-  std::uint32_t rebuild;          // 1 while every leaf is being recomputed: recovery then does all of them
   std::atomic<std::uint32_t> publications_used;  // entries valid; 0 when no append is half published
   Publication publications[kPublications];
-  Drift drift;
   alignas(64) std::atomic<std::uint32_t> journal_used;  // entries valid; 0 when the tree is consistent
   JournalEntry journal[kJournalEntries];
 
@@ -264,8 +285,9 @@ struct alignas(64) SpanRing {
 // What two builds must agree on before they share a segment.
 inline std::uint64_t fingerprint() {
   std::uint64_t h = 1469598103934665603ull;
-  for (std::uint64_t v : {std::uint64_t{kLayoutVersion}, std::uint64_t{sizeof(Settings)}, std::uint64_t{sizeof(Tally)}, std::uint64_t{sizeof(Header)}, std::uint64_t{sizeof(ProcessSlot)},
-                          std::uint64_t{sizeof(Table)}, std::uint64_t{sizeof(Block)}, std::uint64_t{sizeof(pthread_mutex_t)},
+  for (std::uint64_t v : {std::uint64_t{kLayoutVersion}, std::uint64_t{sizeof(Header)}, std::uint64_t{sizeof(ProcessSlot)},
+                          std::uint64_t{sizeof(Table)}, std::uint64_t{sizeof(View)}, std::uint64_t{sizeof(Block)}, std::uint64_t{sizeof(pthread_mutex_t)},
+                          std::uint64_t{sizeof(Settings)}, std::uint64_t{sizeof(Tally)},
                           std::uint64_t{offsetof(Table, index)}, std::uint64_t{offsetof(Table, journal)},
                           std::uint64_t{offsetof(Table, counters)}, std::uint64_t{kJournalEntries},
                           std::uint64_t{kPublications}, std::uint64_t{sizeof(SpanRing)}}) {

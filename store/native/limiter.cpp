@@ -144,15 +144,15 @@ bool TableCore::insert_possible(std::uint64_t steps) const {
   return static_cast<double>(steps) * s.ratio + 1.0 <= 2.0 * s.error_buffer * (1.0 + 0x1p-40);
 }
 
-bool TableCore::can_sample(std::uint64_t rows) {
+bool TableCore::can_sample(std::uint32_t v, std::uint64_t rows) {
   process_->check();
   IndexLock lock(*this);
   fold();
-  if (!sample_possible(rows) || !(sum_.total() > 0.0)) return false;
+  if (!sample_possible(rows) || !(views_[v].total() > 0.0)) return false;
   LimiterState state = limiter_state();
   if (t_.limiter == kSampleToInsert && !state.admits(rows) && return_reserved_by_dead()) state = limiter_state();
   if (state.live_steps < state.settings.min_size || (t_.limiter == kSampleToInsert && !state.admits(rows))) return false;
-  return uses_ == nullptr || deliveries_left(rows);
+  return uses_ == nullptr || deliveries_left(views_[v], rows);
 }
 
 bool TableCore::can_insert(std::uint64_t steps) {
@@ -161,14 +161,14 @@ bool TableCore::can_insert(std::uint64_t steps) {
   if (t_.limits_inserts == 0) return true;
   IndexLock lock(*this);
   fold();
-  return limiter_state().room(t_.limiter, steps, false, sum_.total() > 0.0) >= steps;
+  return limiter_state().room(t_.limiter, steps, false, drawable()) >= steps;
 }
 
 std::uint64_t TableCore::insert_room(std::uint64_t steps, LimiterState* state) {
   IndexLock lock(*this);
   fold();
   *state = limiter_state();
-  return state->room(t_.limiter, steps, false, sum_.total() > 0.0);
+  return state->room(t_.limiter, steps, false, drawable());
 }
 
 // `publications`: the row counts that the blocks are to have; their last `rows` rows are new and of them `steps` are steps. Of
@@ -187,7 +187,7 @@ Insert TableCore::publish_limited(const Publication* publications, std::uint32_t
   std::uint32_t in = rows;
   if (steps > 0) {
     *state = limiter_state();
-    std::uint64_t room = state->room(t_.limiter, steps, whole, sum_.total() > 0.0);
+    std::uint64_t room = state->room(t_.limiter, steps, whole, drawable());
     if (room < steps && whole && !insert_possible(steps)) return {InsertStatus::never, 0};
     if (room < (whole ? steps : 1)) return {InsertStatus::blocked, 0};
     // Final observations behind the last step that is let in go in with it.

@@ -202,7 +202,7 @@ bool Loader::next_prepared(Lock& lock, std::uint64_t slice_ns, Prepared* out, do
     const std::uint32_t n = s.ready.size() > 1 ? 2 : 1;
     const DrawMark marks[2] = {s.ready.front().mark, s.ready[n - 1].mark};
     lock.unlock();
-    table_->drift(marks, n, since);
+    table_->drift(plan_.view, marks, n, since);
     lock.lock();
     if (s.stop) throw_closed();
   }

@@ -18,21 +18,6 @@ IndexLock::IndexLock(TableCore& table, std::uint64_t timeout_ns) : table_(table)
 
 IndexLock::~IndexLock() { mutex_unlock(table_.shared().index); }
 
-void TableCore::recompute_leaves() {
-  const std::uint32_t slots = t_.n_blocks * t_.rows_per_block;
-  double change = 0.0;
-  for (std::uint32_t slot = 0; slot < slots; ++slot) {
-    const double leaf = leaf_of(slot);
-    change += std::abs(leaf - sum_.leaves()[slot]);
-    sum_.leaves()[slot] = leaf;
-    FAILPOINT(configure_leaf);
-  }
-  FAILPOINT(configure_leaves);
-  if (t_.prioritized) extremes_.refresh_all();
-  sum_.refresh_all();
-  moved(change, slots);
-}
-
 // All blocks of an append that goes in together, or none. What a writer killed in here leaves is completed by the next
 // holder of the lock: the record of what the counts shall be is written when all the rows are, and before the first count.
 bool TableCore::publish_together(const Publication* publications, std::uint32_t n) {
@@ -67,39 +52,40 @@ void TableCore::complete_publications() {
   t_.publications_used.store(0, std::memory_order_release);
 }
 
-void TableCore::recover() {
-  FAILPOINT(recover_begin);
-  complete_publications();
-  // 1. Rows: a block that is not open, or an evicted row, has no ready rows. Only journaled lines can be out of step.
+// `others`: lines to put right beside the journal's.
+void TableCore::recover_leaves(ViewIndex& view, const std::vector<LineRange>& others) {
   const std::uint32_t slots = t_.n_blocks * t_.rows_per_block;
   std::vector<LineRange> lines;
-  if (t_.rebuild != 0) {
+  if (view.shared().rebuild != 0) {
     lines.push_back({0, (slots - 1) / kFanOut});
   } else {
     for (std::uint32_t i = 0; i < t_.journal_used.load(std::memory_order_acquire); ++i) {
       lines.push_back({t_.journal[i].first, t_.journal[i].last});
     }
   }
-  for (std::uint32_t slot = 0; uses_ != nullptr && slot < slots; ++slot) {  // full, by a draw that did not come to its end
-    if (!folded_row(slot) || uses(slot) < settings().max_times || used_up(slot)) continue;
-    std::atomic_ref(uses_[slot]).store(uses(slot) | kUsedUp, std::memory_order_relaxed);
-    lines.push_back({slot / kFanOut, slot / kFanOut});
-  }
+  lines.insert(lines.end(), others.begin(), others.end());
   for (const LineRange& range : lines) {
     const std::uint32_t last = std::min(range.last * kFanOut + kFanOut, slots);
     for (std::uint32_t slot = range.first * kFanOut; slot < last; ++slot) {
       const Block& block = blocks_[slot / t_.rows_per_block];
       const bool gone = block.state.load(std::memory_order_relaxed) != kOpen ||
                         slot % t_.rows_per_block < block.evicted.load(std::memory_order_relaxed) || used_up(slot);
-      std::atomic_ref flags(flags_[slot]);
-      if (gone) flags.store(flags.load(std::memory_order_relaxed) & static_cast<std::uint8_t>(~kReady), std::memory_order_relaxed);
-      if (t_.prioritized && ready(slot) && !(raw(slot) >= 0.0f)) std::atomic_ref(raw_[slot]).store(1.0f, std::memory_order_relaxed);
-      sum_.leaves()[slot] = leaf_of(slot);
+      if (gone) view.set_ready(slot, false);
+      if (view.prioritized() && view.ready(slot) && !(view.raw(slot) >= 0.0f)) view.set_raw(slot, 1.0f);
+      view.leaves()[slot] = view.leaf_of(slot);
     }
-    if (t_.prioritized) extremes_.refresh(range.first * kFanOut, last - 1);
   }
-  if (!lines.empty()) sum_.refresh(lines.data(), static_cast<std::uint32_t>(lines.size()));
-  t_.rebuild = 0;
+  if (!lines.empty()) view.refresh(lines.data(), static_cast<std::uint32_t>(lines.size()));
+  view.shared().rebuild = 0;
+}
+
+void TableCore::recover() {
+  FAILPOINT(recover_begin);
+  complete_publications();
+  // 1. Rows: a block that is not open, or an evicted row, has no ready rows. Only journaled lines can be out of step.
+  // Which view the dead holder was at is not recorded: the lines are put right in all of them.
+  const std::vector<LineRange> full = use_up_full();
+  for (ViewIndex& view : views_) recover_leaves(view, full);
   t_.journal_used.store(0, std::memory_order_release);
   // 2. Blocks: order, active list and counts follow from their states.
   std::vector<std::uint32_t> open;
@@ -128,10 +114,20 @@ void TableCore::recover() {
     t_.counters.steps_evicted.store(in - t_.live_steps);
   }
   t_.counters.recoveries.fetch_add(1, std::memory_order_relaxed);
-  ++t_.drift.changes;
-  ++t_.drift.era;
-  t_.drift.sum = t_.drift.rest = 0.0;
+  for (const ViewIndex& view : views_) view.new_era();
   FAILPOINT(recover_end);
+}
+
+// What is wrong with a row in a view, or nullptr.
+const char* TableCore::wrong_in_view(const ViewIndex& view, std::uint32_t slot, bool live) const {
+  const bool ready = view.ready(slot), final_row = (flag(slot) & kFinal) != 0;
+  const std::uint32_t after = view.shared().steps_after;
+  if (ready && !live) return "ready but not live";
+  if (ready && final_row) return "a final observation and ready";
+  if (live && after == 0 && !ready && !final_row) return "live but not ready";
+  if (view.leaves()[slot] != view.leaf_of(slot)) return "leaf differs from its priority";
+  if (ready && after > 0 && next(slot) == kNoRow) return "ready without a successor";
+  return nullptr;
 }
 
 std::vector<std::string> TableCore::verify() {
@@ -143,7 +139,7 @@ std::vector<std::string> TableCore::verify() {
   IndexLock lock(*this);
   fold();
   expect(t_.publications_used.load() == 0, "an append is half published at rest");
-  expect(t_.journal_used.load() == 0 && t_.rebuild == 0, "journal is not empty at rest");
+  expect(t_.journal_used.load() == 0, "journal is not empty at rest");
   std::uint64_t live = 0, order = 0, open = 0;
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     const Block& block = blocks_[b];
@@ -156,13 +152,11 @@ std::vector<std::string> TableCore::verify() {
     live += steps;
     expect(!is_open || steps == block.live, "block " + std::to_string(b) + ": live steps " + std::to_string(block.live) + ", recount " + std::to_string(steps));
     for (std::uint32_t row = 0; row < t_.rows_per_block; ++row) {
-      const std::uint32_t slot = base + row;
-      const bool in = is_open && row >= first && row < last && !used_up(slot);
-      expect(in || !ready(slot), "slot " + std::to_string(slot) + " is ready but not live");
-      expect(!in || t_.links != 0 || ready(slot), "slot " + std::to_string(slot) + " is live but not ready");
-      expect(!ready(slot) || (flag(slot) & kFinal) == 0, "slot " + std::to_string(slot) + " is a final observation and ready");
-      expect(sum_.leaves()[slot] == leaf_of(slot), "slot " + std::to_string(slot) + ": leaf differs from its priority");
-      if (in && t_.links != 0 && ready(slot)) expect(linked(slot, block.birth) && next(slot) != kNoRow, "slot " + std::to_string(slot) + " is ready without a successor");
+      const bool in = is_open && row >= first && row < last && !used_up(base + row);
+      for (std::uint32_t v = 0; v < n_views(); ++v) {
+        const char* what = wrong_in_view(views_[v], base + row, in);
+        if (what != nullptr) expect(false, "slot " + std::to_string(base + row) + ", view " + std::to_string(v) + ": " + what);
+      }
     }
   }
   for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i, ++order) {
@@ -174,8 +168,11 @@ std::vector<std::string> TableCore::verify() {
   expect(live == t_.live_steps, "live steps " + std::to_string(t_.live_steps) + ", recount " + std::to_string(live));
   expect(t_.counters.steps_folded.load() - t_.counters.steps_evicted.load() == live, "counters of folded and evicted steps differ from the live steps");
   expect(t_.live_steps <= t_.max_size, "live steps " + std::to_string(t_.live_steps) + " above max_size");
-  expect(sum_.consistent(), "sum tree: a node differs from the sum of its children");
-  if (t_.prioritized) expect(extremes_.consistent(), "tree of extremes: a node differs from its children");
+  for (std::uint32_t v = 0; v < n_views(); ++v) {
+    expect(views_[v].shared().rebuild == 0, "view " + std::to_string(v) + " is being rebuilt at rest");
+    const char* what = views_[v].inconsistency();
+    if (what != nullptr) expect(false, "view " + std::to_string(v) + ", " + what);
+  }
   return wrong;
 }
 

@@ -85,7 +85,7 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
   draws_.resize(n);
   slots_.resize(n);
   for (;;) {
-    if (!t.counts_uses()) uniform_draws(shared.seed, stream, batch, n, draws_.data());
+    if (!t.counts_uses()) uniform_draws(t.view(plan_.view).shared().seed, stream, batch, n, draws_.data());
     const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();  // before the draw: what is drawn stays in place
     const std::uint64_t began = now_ns();
     double beta = 0.0, least = std::numeric_limits<double>::infinity();
@@ -122,7 +122,8 @@ SampleStatus Sampler::draw(std::uint32_t n, std::uint32_t stream, std::uint64_t 
   IndexLock lock(t);
   FAILPOINT(draw_locked);
   t.fold();
-  state->mark = t.mark();
+  const ViewIndex& view = t.view(plan_.view);
+  state->mark = view.mark();
   state->total = state->mark.total;
   if (!t.sample_possible(n)) {
     state->limiter = t.limiter_state();
@@ -143,17 +144,17 @@ SampleStatus Sampler::draw(std::uint32_t n, std::uint32_t stream, std::uint64_t 
     return status;
   };
   if (!(state->total > 0.0)) return failed(SampleStatus::no_mass);
-  const double* leaves = t.sum().leaves();
-  *beta = t.settings().beta;
-  if (plan_.table_weights) *least = t.least_mass() / state->total;
+  const double* leaves = view.leaves();
+  *beta = view.settings().beta;
+  if (plan_.table_weights) *least = view.least_mass() / state->total;
   if (t.counts_uses()) {
-    if (!t.draw_counted(stream, batch, n, slots_.data(), probabilities, &spent_)) return failed(SampleStatus::used_up);
+    if (!t.draw_counted(view, stream, batch, n, slots_.data(), probabilities, &spent_)) return failed(SampleStatus::used_up);
     for (std::uint32_t i = 0; i < n; ++i) keys[i] = t.key_of(slots_[i]);
     t.use_up(spent_);
-    state->mark = t.mark();  // what a batch does itself is no drift of it
+    state->mark = view.mark();  // what a batch does itself is no drift of it
   } else {
     for (std::uint32_t i = 0; i < n; ++i) draws_[i] *= state->total;
-    t.sum().find(draws_.data(), n, slots_.data());
+    view.sum().find(draws_.data(), n, slots_.data());
     for (std::uint32_t i = 0; i < n; ++i) {
       keys[i] = t.key_of(slots_[i]);
       probabilities[i] = leaves[slots_[i]] / state->total;
@@ -178,7 +179,7 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, s
       IndexLock lock(t);
       t.fold();
       for (std::uint32_t i = 0; i < n; ++i) {
-        if (t.live(keys[i], &slots_[i]) && (plan_.steps == 0 || (t.flag(slots_[i]) & kReady) != 0)) continue;
+        if (t.live(keys[i], &slots_[i]) && t.view(plan_.view).ready(slots_[i])) continue;
         *stale_at = i;
         return false;
       }

@@ -34,6 +34,7 @@ struct Plan {
   std::uint32_t steps = 0;  // n of the n-step window; 0 = rows as stored
   double gamma = 1.0;
   bool double_reward = false;  // the reduced column is float64
+  std::uint32_t view = 0;      // whose rows are drawn
   bool table_weights = false;  // importance weights are divided by the largest of the table, not of the batch
 
   // Byte offset of each output for n rows, then of keys, probabilities, weights; the last element is the total size.

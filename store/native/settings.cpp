@@ -32,10 +32,14 @@ bool TableCore::reconfigure(const Settings& wanted) {
     if (wanted.version != settings().version) return false;
     fold();
     Settings next = settings();
-    const bool weights = wanted.alpha != next.alpha || wanted.eps != next.eps;
-    next.alpha = wanted.alpha;
-    next.eps = wanted.eps;
-    next.beta = wanted.beta;
+    bool weights = false;
+    for (std::uint32_t v = 0; v < n_views(); ++v) {
+      const ViewSettings &now = next.views[v], &then = wanted.views[v];
+      if (now.alpha == then.alpha && now.eps == then.eps) continue;
+      views_[v].shared().rebuild = 1;
+      weights = true;
+    }
+    std::copy_n(wanted.views, kMaxViews, next.views);
     next.min_size = wanted.min_size;
     // The cursor stays where it is: a new ratio is for the inserts to come.
     const double inserts = static_cast<double>(t_.counters.steps_folded.load(std::memory_order_relaxed) - next.inserts_before);
@@ -44,18 +48,16 @@ bool TableCore::reconfigure(const Settings& wanted) {
     next.error_buffer = wanted.error_buffer;
     next.capacity = wanted.capacity;
     next.max_times = wanted.max_times;
-    ++t_.drift.changes;  // weights depend on beta, and whether a draw is allowed on the limiter
-    if (weights) {
-      t_.rebuild = 1;
-      std::atomic_signal_fence(std::memory_order_seq_cst);
-      FAILPOINT(configure_marked);
-    }
+    touch_all();  // weights depend on beta, and whether a draw is allowed on the limiter
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // see journal()
+    if (weights) FAILPOINT(configure_marked);
     put_settings(next);
-    if (weights) {
-      recompute_leaves();
+    for (ViewIndex& view : views_) {
+      if (view.shared().rebuild == 0) continue;
+      view.recompute_leaves();
       std::atomic_signal_fence(std::memory_order_seq_cst);
       FAILPOINT(configure_done);
-      t_.rebuild = 0;
+      view.shared().rebuild = 0;
     }
     drop_used_up();
   }

@@ -35,13 +35,17 @@ void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t a
   t.columns_offset = take(spec.columns.size() * sizeof(Column));
   t.blocks_offset = take(spec.n_blocks * sizeof(Block));
   t.flags_offset = take(slots);
-  t.raw_offset = spec.prioritized ? take(slots * sizeof(float)) : 0;
   t.prev_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
   t.next_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
   t.levels = SumTree::plan(slots, t.level_size);
-  for (std::uint32_t k = 0; k < t.levels; ++k) t.level_offset[k] = take(t.level_size[k] * sizeof(double));
-  t.extreme_levels = spec.prioritized ? ExtremeTree::plan(slots, t.extreme_size) : 0;
-  for (std::uint32_t k = 0; k < t.extreme_levels; ++k) t.extreme_offset[k] = take(t.extreme_size[k] * sizeof(Extremes));
+  t.extreme_levels = ExtremeTree::plan(slots, t.extreme_size);
+  for (std::size_t v = 0; v < spec.views.size(); ++v) {
+    View& view = t.views[v];
+    const bool prioritized = spec.views[v].prioritized;
+    view.raw_offset = prioritized ? take(slots * sizeof(float)) : 0;
+    for (std::uint32_t k = 0; k < t.levels; ++k) view.level_offset[k] = take(t.level_size[k] * sizeof(double));
+    for (std::uint32_t k = 0; prioritized && k < t.extreme_levels; ++k) view.extreme_offset[k] = take(t.extreme_size[k] * sizeof(Extremes));
+  }
   t.active_offset = take(spec.n_blocks * sizeof(std::uint32_t));
   t.order_offset = take(spec.n_blocks * sizeof(std::uint32_t));
   t.uses_offset = spec.counts_uses ? take(slots * sizeof(std::uint32_t)) : 0;
@@ -90,14 +94,22 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
   t.n_blocks = spec.n_blocks;
   t.rows_per_block = spec.rows_per_block;
   t.links = spec.links;
-  t.steps_after = spec.steps_after;
-  t.prioritized = spec.prioritized;
   t.seed = spec.seed;
   t.limiter = spec.limiter;
   t.limits_inserts = spec.limits_inserts;
   t.settings[0] = spec.settings;
-  for (std::uint32_t k = 0; k < t.extreme_levels; ++k) {
-    std::fill_n(segments.control_at<Extremes>(t.extreme_offset[k]), t.extreme_size[k], Extremes{});
+  t.n_views = static_cast<std::uint32_t>(spec.views.size());
+  for (std::uint32_t v = 0; v < t.n_views; ++v) {
+    const ViewSpec& from = spec.views[v];
+    View& view = t.views[v];
+    // The views' draws are independent: the same stream and batch number mean other rows in each.
+    view.seed = spec.seed + v * 0x9e3779b97f4a7c15ull;
+    view.steps_after = from.steps_after;
+    view.prioritized = from.prioritized;
+    t.settings[0].views[v] = from.chances;
+    for (std::uint32_t k = 0; from.prioritized && k < t.extreme_levels; ++k) {
+      std::fill_n(segments.control_at<Extremes>(view.extreme_offset[k]), t.extreme_size[k], Extremes{});
+    }
   }
   mutex_init(t.index);
 }
@@ -188,7 +200,6 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   columns_ = s.control_at<Column>(t_.columns_offset);
   blocks_ = s.control_at<Block>(t_.blocks_offset);
   flags_ = s.control_at<std::uint8_t>(t_.flags_offset);
-  raw_ = t_.raw_offset != 0 ? s.control_at<float>(t_.raw_offset) : nullptr;
   prev_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.prev_offset) : nullptr;
   next_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.next_offset) : nullptr;
   uses_ = t_.uses_offset != 0 ? s.control_at<std::uint32_t>(t_.uses_offset) : nullptr;
@@ -198,14 +209,7 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   data_ = s.data() + t_.data_offset;
   shift_ = kSlotBits + static_cast<unsigned>(std::bit_width(t_.rows_per_block - 1u));
   reciprocal_ = ((std::uint64_t{1} << shift_) + t_.rows_per_block - 1) / t_.rows_per_block;
-  double* levels[kTreeLevels];
-  for (std::uint32_t k = 0; k < t_.levels; ++k) levels[k] = s.control_at<double>(t_.level_offset[k]);
-  sum_ = SumTree(levels, t_.level_size, t_.levels);
-  if (t_.prioritized != 0) {
-    Extremes* extremes[kTreeLevels];
-    for (std::uint32_t k = 0; k < t_.extreme_levels; ++k) extremes[k] = s.control_at<Extremes>(t_.extreme_offset[k]);
-    extremes_ = ExtremeTree(raw_, flags_, std::uint64_t{t_.n_blocks} * t_.rows_per_block, extremes, t_.extreme_size, t_.extreme_levels);
-  }
+  for (std::uint32_t v = 0; v < t_.n_views; ++v) views_.emplace_back(s, t_, v);
 }
 
 bool TableCore::live(std::uint64_t key, std::uint32_t* slot) const {
@@ -224,9 +228,10 @@ bool TableCore::folded_row(std::uint32_t slot) const {
          row < block.folded.load(std::memory_order_relaxed);
 }
 
-UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities, std::uint64_t n) {
+UpdateCount TableCore::update(std::uint32_t v, const std::uint64_t* keys, const float* priorities, std::uint64_t n) {
   process_->check();
   const std::uint64_t began = now_ns();
+  ViewIndex& view = views_[v];
   UpdateCount count{0, 0};
   std::vector<LineRange> lines(std::min<std::uint64_t>(n, kJournalEntries));
   std::vector<std::uint32_t> slots(lines.size());
@@ -246,24 +251,24 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
       }
       count.applied += used;
       count.stale += end - start - used;
-      masses(priorities + start, leaf.data(), static_cast<std::uint32_t>(end - start));
+      view.masses(priorities + start, leaf.data(), static_cast<std::uint32_t>(end - start));
       journal(lines.data(), used);
-      double* leaves = sum_.leaves();
+      double* leaves = view.leaves();
       double change = 0.0;
       for (std::uint64_t i = start; i < end; ++i) {
         const std::uint32_t slot = slots[i - start];
         if (slot == kNoRow) continue;
-        const float before = ready(slot) ? raw(slot) : -1.0f;
-        std::atomic_ref(raw_[slot]).store(priorities[i], std::memory_order_relaxed);
+        const float before = view.ready(slot) ? view.raw(slot) : -1.0f;
+        view.set_raw(slot, priorities[i]);
         FAILPOINT(tree_raw_written);
-        if (!ready(slot)) continue;  // its leaf waits for its successor
+        if (!view.ready(slot)) continue;  // its leaf waits for its successor
         change += std::abs(leaf[i - start] - leaves[slot]);
         leaves[slot] = leaf[i - start];
-        extremes_.changed(slot, before);
+        view.extreme_changed(slot, before);
       }
       FAILPOINT(tree_leaves_written);
-      sum_.refresh(lines.data(), used);
-      moved(change, end - start);
+      view.refresh_sums(lines.data(), used);
+      view.moved(change, end - start);
       journal_done();
     }
     FAILPOINT(update_done);
@@ -277,6 +282,14 @@ UpdateCount TableCore::update(const std::uint64_t* keys, const float* priorities
   return count;
 }
 
+void TableCore::touch_all() const {
+  for (const ViewIndex& view : views_) view.touched();
+}
+
+bool TableCore::drawable() const {
+  return std::any_of(views_.begin(), views_.end(), [](const ViewIndex& view) { return view.total() > 0.0; });
+}
+
 std::uint64_t TableCore::steps() {
   process_->check();
   IndexLock lock(*this);
@@ -284,17 +297,18 @@ std::uint64_t TableCore::steps() {
   return t_.live_steps;
 }
 
-TableInfo TableCore::info() {
+TableInfo TableCore::info(std::uint32_t v) {
   process_->check();
   const Counters& c = t_.counters;
+  const ViewIndex& view = views_[v];
   TableInfo info{};
   {
     IndexLock lock(*this);
     seal_dead();
     fold();
     info.live_steps = t_.live_steps;
-    info.total = sum_.total();
-    info.max_priority = t_.prioritized != 0 ? extremes_.all().largest : 1.0f;
+    info.total = view.total();
+    info.max_priority = view.prioritized() ? view.extremes().largest : 1.0f;
     if (t_.limiter == kSampleToInsert) return_reserved_by_dead();
     info.limiter = limiter_state();
   }
@@ -329,7 +343,7 @@ TableInfo TableCore::info() {
     info.blocks_pinned += pinned(b, &pid);
     info.open_writers += state == kOpen && (blocks_[b].pub.load() & kSealed) == 0;
   }
-  for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += ready(slot);
+  for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += view.ready(slot);
   return info;
 }
 
@@ -360,14 +374,14 @@ std::vector<std::uint32_t> TableCore::live_blocks() {
   return live;
 }
 
-std::vector<float> TableCore::priorities(const std::uint64_t* keys, std::uint64_t n) {
+std::vector<float> TableCore::priorities(std::uint32_t v, const std::uint64_t* keys, std::uint64_t n) {
   process_->check();
   std::vector<float> found(n, std::numeric_limits<float>::quiet_NaN());
   IndexLock lock(*this);
   fold();
   for (std::uint64_t i = 0; i < n; ++i) {
     std::uint32_t slot;
-    if (live(keys[i], &slot)) found[i] = t_.prioritized != 0 ? raw(slot) : 1.0f;
+    if (live(keys[i], &slot)) found[i] = views_[v].prioritized() ? views_[v].raw(slot) : 1.0f;
   }
   return found;
 }

@@ -1,8 +1,9 @@
 // One table as seen from one process: the index (blocks, links, leaves) and the operations on it.
 //
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
-// `evicted`; a half-done joint publication; each row's flags, `prev`, raw priority and count of uses; settings; tallies. Derived:
-// `next`, leaves, sums, maxima, active list, order ring, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
+// `evicted`; a half-done joint publication; each row's written flags, `prev`, raw priorities and count of uses; settings; tallies.
+// Derived: `next`, readiness, leaves, sums, extremes (of each view, see view.hpp), active list, order ring, counts of steps.
+// "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +17,26 @@
 #include "spans.hpp"
 #include "sync.hpp"
 #include "tree.hpp"
+#include "view.hpp"
 
 namespace conduit {
+
+struct ViewSpec {
+  bool prioritized = false;
+  std::uint32_t steps_after = 0;  // 0: rows as stored
+  ViewSettings chances;   // as the view begins
+};
 
 struct TableSpec {
   std::string name, spec;
   std::vector<Column> columns;
   std::uint64_t max_size = 0, block_bytes = 0, seed = 0;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
-  bool links = false, prioritized = false;
-  std::uint32_t steps_after = 0;
+  bool links = false;
+  std::vector<ViewSpec> views;  // one at least
   LimiterKind limiter = kMinSize;
   bool limits_inserts = false, counts_uses = false;
-  Settings settings;  // as the table begins
+  Settings settings;  // as the table begins, but for those of the views
 };
 
 struct TableInfo {
@@ -40,19 +48,6 @@ struct TableInfo {
   LimiterState limiter;
   double total;
   float max_priority;
-};
-
-// The table as a draw found it: what its drift is measured from.
-struct DrawMark {
-  Drift at{};
-  double total = 0.0;
-};
-
-// From a mark until now. `bound`: no less than the total variation distance, for each draw, between the distribution drawn
-// from and today's; at most 1. `changed`: the same draw made now may give something else.
-struct DriftSince {
-  double bound;
-  bool changed;
 };
 
 struct UpdateCount {
@@ -91,25 +86,18 @@ class TableCore {
   // --- under the index lock (see IndexLock) ---
   void fold();
   void recover();
-  double total() const { return sum_.total(); }
-  const SumTree& sum() const { return sum_; }
-  // The smallest mass of a row that can be drawn, infinity when there is none. Of prioritized tables only.
-  double least_mass() const {
-    const float smallest = extremes_.all().smallest;
-    return smallest < Extremes{}.smallest ? mass(smallest) : std::numeric_limits<double>::infinity();
-  }
   std::uint64_t key_of(std::uint32_t slot) const {
     return make_key(blocks_[block_of(slot)].generation.load(std::memory_order_relaxed), slot);
   }
   bool live(std::uint64_t key, std::uint32_t* slot) const;
-  DrawMark mark() const { return {t_.drift, sum_.total()}; }
   const Settings& settings() const { return t_.settings[t_.settings_now]; }
   LimiterState limiter_state() const;
   bool sample_possible(std::uint64_t rows) const;
   bool return_reserved_by_dead();
   void take_samples(std::uint64_t rows);
   bool counts_uses() const { return uses_ != nullptr; }
-  bool draw_counted(std::uint32_t stream, std::uint64_t batch, std::uint32_t n, std::uint32_t* slots, double* probabilities, std::vector<std::uint32_t>* spent);
+  bool draw_counted(const ViewIndex& view, std::uint32_t stream, std::uint64_t batch, std::uint32_t n, std::uint32_t* slots, double* probabilities,
+                    std::vector<std::uint32_t>* spent);
   void use_up(const std::vector<std::uint32_t>& slots);
 
   // --- take the lock themselves ---
@@ -118,7 +106,7 @@ class TableCore {
   // The writer has gone, and holds no block: its open episodes end where they are.
   void finish_writer(std::uint64_t writer);
   // Priorities must be finite and not negative (checked by the caller, whole batch). The last of equal keys wins.
-  UpdateCount update(const std::uint64_t* keys, const float* priorities, std::uint64_t n);
+  UpdateCount update(std::uint32_t view, const std::uint64_t* keys, const float* priorities, std::uint64_t n);
   // Publishes rows that the caller, the blocks' owner, has written: in every block, or (false) in none, because one of them
   // has been sealed.
   bool publish_together(const Publication* publications, std::uint32_t n);
@@ -126,22 +114,22 @@ class TableCore {
   // The same where a limiter says how many go in: see Insert. `state` is filled in unless there are only final observations.
   Insert publish_limited(const Publication* publications, std::uint32_t n, std::uint32_t rows, const std::uint8_t* flags, bool whole, LimiterState* state);
   std::uint64_t insert_room(std::uint64_t steps, LimiterState* state);  // how many of so many steps the limiter lets in now
-  bool can_sample(std::uint64_t rows);
+  bool can_sample(std::uint32_t view, std::uint64_t rows);
   bool can_insert(std::uint64_t steps);
-  // Changes alpha, eps, beta, min_size, ratio, error_buffer, capacity and max_times to those of `wanted`. False: somebody else has
-  // changed something since `wanted` was read; nothing is changed then.
+  // Puts in force what of `wanted` may change. False: somebody else has changed something since `wanted` was read; nothing is
+  // changed then.
   bool reconfigure(const Settings& wanted);
   Settings settings_now();
   std::uint64_t steps();  // live steps, exact
   // Of `n` marks at one moment, what has been published until now included.
-  void drift(const DrawMark* marks, std::uint32_t n, DriftSince* since);
-  DrawMark mark_now();
-  TableInfo info();
+  void drift(std::uint32_t view, const DrawMark* marks, std::uint32_t n, DriftSince* since);
+  DrawMark mark_now(std::uint32_t view);
+  TableInfo info(std::uint32_t view);
   std::vector<std::string> verify();
   // Pins a block with rows; fills the rows that are live in it. Returns the ledger entry. Throws stale.
   std::uint32_t pin_block(std::uint32_t block, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation);
   std::vector<std::uint32_t> live_blocks();
-  std::vector<float> priorities(const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
+  std::vector<float> priorities(std::uint32_t view, const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
   // Flags of rows and the keys of the rows that follow them in their episodes; 0 and kNoKey where there is none.
   void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);
 
@@ -150,29 +138,26 @@ class TableCore {
   Tally& tally(std::uint32_t process) const { return tallies_[process]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t next(std::uint32_t slot) const { return std::atomic_ref(next_[slot]).load(std::memory_order_relaxed); }
-  // Masses (leaves) of priorities as given: (raw + eps)^alpha, 0 where that base is 0.
-  void masses(const float* raw, double* out, std::uint32_t n) const;
-  double mass(float raw) const;
+  ViewIndex& view(std::uint32_t v) { return views_[v]; }
+  std::uint32_t n_views() const { return static_cast<std::uint32_t>(views_.size()); }
   std::uint32_t block_of(std::uint32_t slot) const {  // slot / rows_per_block, without the division
     return static_cast<std::uint32_t>(slot * reciprocal_ >> shift_);
   }
 
   std::uint8_t* flags_;
-  float* raw_;
   std::uint32_t* prev_;
   std::uint32_t* next_;
   std::uint32_t* uses_;
 
  private:
-  bool ready(std::uint32_t slot) const { return (flag(slot) & kReady) != 0; }
   bool linked(std::uint32_t p, std::uint64_t birth) const;
-  float raw(std::uint32_t slot) const { return std::atomic_ref(raw_[slot]).load(std::memory_order_relaxed); }
-  double leaf_of(std::uint32_t slot) const;
   void fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to);
-  void fold_links(std::uint32_t b, std::uint32_t row, std::vector<std::uint32_t>& ready);
+  void link(std::uint32_t slot);
+  std::uint32_t before(std::uint32_t slot) const;
+  void find_ready(const ViewIndex& view, std::uint32_t slot, std::vector<std::uint32_t>& ready) const;
   void finish_chains(std::uint32_t b);
   void finish_chains_of(std::uint64_t writer);
-  void make_ready(const std::vector<std::uint32_t>& slots);
+  void make_ready(ViewIndex& view, const std::vector<std::uint32_t>& slots);
   void journal(const LineRange* ranges, std::uint32_t n);
   void journal_done();
   void drop_rows(std::uint32_t b, std::uint32_t to);
@@ -187,19 +172,22 @@ class TableCore {
   std::uint32_t find_free();
   void give(std::uint32_t b, std::uint64_t writer);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
-  void moved(double change, std::uint64_t n);
   // Of a folded row that has not been evicted: whether it counts as live.
   bool is_step(std::uint32_t slot) const { return (flag(slot) & kFinal) == 0 && !used_up(slot); }
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
-  void recompute_leaves();
   void note_publications(const Publication* publications, std::uint32_t n);
   void complete_publications();
+  void touch_all() const;
+  bool drawable() const;  // by any view
+  void recover_leaves(ViewIndex& view, const std::vector<LineRange>& others);
+  const char* wrong_in_view(const ViewIndex& view, std::uint32_t slot, bool live) const;
   void put_settings(const Settings& wanted);
   void restart_counts();
   bool insert_possible(std::uint64_t steps) const;
   bool return_reserved(Tally& tally);
-  bool deliveries_left(std::uint64_t rows) const;
+  bool deliveries_left(const ViewIndex& view, std::uint64_t rows) const;
   void drop_used_up();
+  std::vector<LineRange> use_up_full();
   void retire_empty(std::uint32_t b);
   std::uint32_t uses(std::uint32_t slot) const { return std::atomic_ref(uses_[slot]).load(std::memory_order_relaxed) & ~kUsedUp; }
   bool used_up(std::uint32_t slot) const { return uses_ != nullptr && (std::atomic_ref(uses_[slot]).load(std::memory_order_relaxed) & kUsedUp) != 0; }
@@ -217,8 +205,7 @@ class TableCore {
   // reciprocal = ceil(2^shift / rows_per_block) with shift = 28 + ceil(log2(rows_per_block)): exact for 28-bit slots
   std::uint64_t reciprocal_;
   unsigned shift_;
-  SumTree sum_;
-  ExtremeTree extremes_;
+  std::vector<ViewIndex> views_;
 };
 
 // Holds the index lock; repairs the index first when the last holder died inside it.

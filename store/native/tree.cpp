@@ -113,9 +113,9 @@ std::uint32_t ExtremeTree::plan(std::uint64_t slots, std::uint64_t* sizes) {
   return n;
 }
 
-ExtremeTree::ExtremeTree(float* raw, std::uint8_t* flags, std::uint64_t slots, Extremes* const* levels, const std::uint64_t* sizes,
-                         std::uint32_t n_levels)
-    : raw_(raw), flags_(flags), slots_(slots), levels_(n_levels) {
+ExtremeTree::ExtremeTree(float* raw, std::uint8_t* flags, std::uint8_t ready, std::uint64_t slots, Extremes* const* levels,
+                         const std::uint64_t* sizes, std::uint32_t n_levels)
+    : raw_(raw), flags_(flags), ready_(ready), slots_(slots), levels_(n_levels) {
   std::copy_n(levels, n_levels, level_);
   std::copy_n(sizes, n_levels, size_);
 }
@@ -127,7 +127,7 @@ Extremes ExtremeTree::node_of(std::uint32_t level, std::uint64_t node) const {
     const std::uint64_t last = std::min(slots_, first + kMaxFanOut);
     for (std::uint64_t i = first; i < last; ++i) {
       // atomic: a writer may be filling in rows of the same line that are not published yet
-      if ((std::atomic_ref(flags_[i]).load(std::memory_order_relaxed) & kReady) == 0) continue;
+      if ((std::atomic_ref(flags_[i]).load(std::memory_order_relaxed) & ready_) == 0) continue;
       found.include(Extremes::of(std::atomic_ref(raw_[i]).load(std::memory_order_relaxed)));
     }
   } else {
@@ -138,7 +138,7 @@ Extremes ExtremeTree::node_of(std::uint32_t level, std::uint64_t node) const {
 }
 
 void ExtremeTree::changed(std::uint32_t slot, float before) {
-  const bool ready = (std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed) & kReady) != 0;
+  const bool ready = (std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed) & ready_) != 0;
   Extremes was = before < 0.0f ? Extremes{} : Extremes::of(before);
   Extremes now = ready ? Extremes::of(std::atomic_ref(raw_[slot]).load(std::memory_order_relaxed)) : Extremes{};
   std::uint64_t node = slot;

@@ -64,7 +64,8 @@ struct Extremes {
 class ExtremeTree {
  public:
   ExtremeTree() = default;
-  ExtremeTree(float* raw, std::uint8_t* flags, std::uint64_t slots, Extremes* const* levels, const std::uint64_t* sizes,
+  // `ready`: the flag of the rows that count.
+  ExtremeTree(float* raw, std::uint8_t* flags, std::uint8_t ready, std::uint64_t slots, Extremes* const* levels, const std::uint64_t* sizes,
               std::uint32_t n_levels);
 
   const Extremes& all() const { return level_[levels_ - 1][0]; }
@@ -80,6 +81,7 @@ class ExtremeTree {
 
   float* raw_ = nullptr;
   std::uint8_t* flags_ = nullptr;
+  std::uint8_t ready_ = 0;
   std::uint64_t slots_ = 0;
   Extremes* level_[kTreeLevels] = {};
   std::uint64_t size_[kTreeLevels] = {};

@@ -13,11 +13,11 @@
 
 namespace conduit {
 
-bool TableCore::deliveries_left(std::uint64_t rows) const {
+bool TableCore::deliveries_left(const ViewIndex& view, std::uint64_t rows) const {
   const std::uint32_t most = settings().max_times;
   std::uint64_t left = 0;
   for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block && left < rows; ++slot) {
-    if (sum_.leaves()[slot] > 0.0) left += most - std::min(most, uses(slot));
+    if (view.leaves()[slot] > 0.0) left += most - std::min(most, uses(slot));
   }
   return left >= rows;
 }
@@ -26,15 +26,15 @@ bool TableCore::deliveries_left(std::uint64_t rows) const {
 // leaf / (mass of the rows that may still be drawn), which is what is reported. When little of the mass is left, the rows
 // themselves are listed. `spent`: rows that are full now, which the caller has to use_up. False: there are not enough
 // deliveries, and nothing is counted.
-bool TableCore::draw_counted(std::uint32_t stream, std::uint64_t batch, std::uint32_t n, std::uint32_t* slots, double* probabilities,
-                             std::vector<std::uint32_t>* spent) {
+bool TableCore::draw_counted(const ViewIndex& view, std::uint32_t stream, std::uint64_t batch, std::uint32_t n, std::uint32_t* slots,
+                             double* probabilities, std::vector<std::uint32_t>* spent) {
   const std::uint32_t most = settings().max_times;
   static thread_local std::vector<std::uint32_t> hits, rest;
   static thread_local std::vector<double> trials, edges;
   spent->clear();
   std::uint32_t done = 0, position = 0;
-  const double* leaves = sum_.leaves();
-  double all = sum_.total(), left = all;  // mass of what the trials may find, and of what then counts
+  const double* leaves = view.leaves();
+  double all = view.total(), left = all;  // mass of what the trials may find, and of what then counts
   bool listed = false;
   const auto count = [&](std::uint32_t slot) {
     if (uses(slot) >= most) return;
@@ -68,7 +68,7 @@ bool TableCore::draw_counted(std::uint32_t stream, std::uint64_t batch, std::uin
     const std::uint32_t m = n - done;
     trials.resize(m);
     hits.resize(m);
-    uniform_draws(t_.seed, stream, batch, m, trials.data(), position);
+    uniform_draws(view.shared().seed, stream, batch, m, trials.data(), position);
     position += m + m % 2;
     for (double& trial : trials) trial *= all;
     if (listed) {
@@ -77,7 +77,7 @@ bool TableCore::draw_counted(std::uint32_t stream, std::uint64_t batch, std::uin
         hits[i] = rest[std::min<std::size_t>(static_cast<std::size_t>(edge - edges.begin()), rest.size() - 1)];
       }
     } else {
-      sum_.find(trials.data(), m, hits.data());
+      view.sum().find(trials.data(), m, hits.data());
     }
     for (std::uint32_t i = 0; i < m && left > all * 0.125; ++i) count(hits[i]);
   }
@@ -86,28 +86,31 @@ bool TableCore::draw_counted(std::uint32_t stream, std::uint64_t batch, std::uin
 
 // Rows of `slots`, each full and none of them gone, leave: their leaf is 0 and their keys are stale from here on.
 void TableCore::use_up(const std::vector<std::uint32_t>& slots) {
-  static thread_local std::vector<LineRange> lines;
+  static thread_local std::vector<LineRange> lines, scratch;
   for (std::size_t start = 0; start < slots.size();) {
     const std::size_t end = std::min<std::size_t>(slots.size(), start + kJournalEntries);
     lines.clear();
     for (std::size_t i = start; i < end; ++i) lines.push_back({slots[i] / kFanOut, slots[i] / kFanOut});
     journal(lines.data(), static_cast<std::uint32_t>(lines.size()));
-    double change = 0.0;
-    double* leaves = sum_.leaves();
     for (std::size_t i = start; i < end; ++i) {
-      const std::uint32_t slot = slots[i];
-      const float before = t_.prioritized != 0 && ready(slot) ? raw(slot) : -1.0f;
-      std::atomic_ref(uses_[slot]).store(uses(slot) | kUsedUp, std::memory_order_relaxed);
+      std::atomic_ref(uses_[slots[i]]).store(uses(slots[i]) | kUsedUp, std::memory_order_relaxed);
       FAILPOINT(use_ended);
-      std::atomic_ref flags(flags_[slot]);
-      flags.store(flags.load(std::memory_order_relaxed) & static_cast<std::uint8_t>(~kReady), std::memory_order_relaxed);
-      change += leaves[slot];
-      leaves[slot] = 0.0;
-      if (t_.prioritized != 0) extremes_.changed(slot, before);
     }
-    sum_.refresh(lines.data(), static_cast<std::uint32_t>(lines.size()));
-    moved(change, end - start);
-    ++t_.drift.changes;  // rows of priority 0 too: the limiter counts them
+    for (ViewIndex& view : views_) {
+      double change = 0.0;
+      for (std::size_t i = start; i < end; ++i) {
+        const std::uint32_t slot = slots[i];
+        const float before = view.prioritized() && view.ready(slot) ? view.raw(slot) : -1.0f;
+        view.set_ready(slot, false);
+        change += view.leaves()[slot];
+        view.leaves()[slot] = 0.0;
+        if (view.prioritized()) view.extreme_changed(slot, before);
+      }
+      scratch = lines;
+      view.refresh_sums(scratch.data(), static_cast<std::uint32_t>(scratch.size()));
+      view.moved(change, end - start);
+    }
+    touch_all();  // rows of priority 0 too: the limiter counts them
     journal_done();
     for (std::size_t i = start; i < end; ++i) --blocks_[block_of(slots[i])].live;
     t_.live_steps -= end - start;
@@ -117,6 +120,20 @@ void TableCore::use_up(const std::vector<std::uint32_t>& slots) {
   }
   FAILPOINT(use_counts);
   for (const std::uint32_t slot : slots) retire_empty(block_of(slot));
+}
+
+// After a death in the lock: rows whose count is full, by a draw that did not come to its end, have left. The lines where that
+// does not show yet.
+std::vector<LineRange> TableCore::use_up_full() {
+  std::vector<LineRange> lines;
+  for (std::uint32_t slot = 0; uses_ != nullptr && slot < t_.n_blocks * t_.rows_per_block; ++slot) {
+    if (!folded_row(slot) || (uses(slot) < settings().max_times && !used_up(slot))) continue;
+    std::atomic_ref(uses_[slot]).store(uses(slot) | kUsedUp, std::memory_order_relaxed);
+    if (std::any_of(views_.begin(), views_.end(), [&](const ViewIndex& view) { return view.ready(slot) || view.leaves()[slot] != 0.0; })) {
+      lines.push_back({slot / kFanOut, slot / kFanOut});
+    }
+  }
+  return lines;
 }
 
 // All rows that are full under the settings of now leave: after `max_times` was lowered.

@@ -297,28 +297,33 @@ void Writer::write_rows(const Rows& rows, std::uint32_t from, const Piece& piece
   }
   FAILPOINT(append_row_written);
   const std::uint32_t base = block * t.shared().rows_per_block + row;
-  const bool prioritized = t.shared().prioritized != 0, links = t.shared().links != 0;
+  const bool links = t.shared().links != 0;
   // Index entries are relaxed atomics only because a folder may scan the line they share with published rows.
   for (std::uint32_t i = 0; i < n; ++i) {
     const std::uint32_t slot = base + i;
-    const std::uint8_t flags = rows.flags != nullptr ? rows.flags[from + i] : std::uint8_t{0};
-    std::atomic_ref(t.flags_[slot]).store(flags, std::memory_order_relaxed);
+    std::uint8_t flags = rows.flags != nullptr ? rows.flags[from + i] & (kEnd | kFinal) : std::uint8_t{0};
     if (t.uses_ != nullptr) std::atomic_ref(t.uses_[slot]).store(0, std::memory_order_relaxed);
-    if (prioritized) {
-      const float p = rows.priorities != nullptr ? rows.priorities[from + i] : std::numeric_limits<float>::quiet_NaN();
-      std::atomic_ref(t.raw_[slot]).store(p, std::memory_order_relaxed);
-    }
     if (links) {
       std::atomic_ref(t.next_[slot]).store(kNoRow, std::memory_order_relaxed);
-      advance_chain(rows.chains != nullptr ? static_cast<std::uint32_t>(rows.chains[from + i]) : 0, slot, flags);
+      flags = advance_chain(rows.chains != nullptr ? static_cast<std::uint32_t>(rows.chains[from + i]) : 0, slot, flags);
+    }
+    std::atomic_ref(t.flags_[slot]).store(flags, std::memory_order_relaxed);
+  }
+  for (std::uint32_t v = 0; v < t.n_views(); ++v) {
+    const ViewIndex& view = t.view(v);
+    if (!view.prioritized()) continue;
+    for (std::uint32_t i = 0; i < n; ++i) {
+      view.set_raw(base + i, rows.priorities != nullptr ? rows.priorities[from + i] : std::numeric_limits<float>::quiet_NaN());
     }
   }
 }
 
-void Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags) {
+// Links the row to the last one of its chain; returns its flags, with kFirst where it begins an episode.
+std::uint8_t Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags) {
   TableCore& t = *table_;
   std::uint32_t previous = kNoRow;
-  if (const std::uint64_t tail = tails_[chain]; tail != kNoKey) {
+  const std::uint64_t tail = tails_[chain];
+  if (tail != kNoKey) {
     const auto at = static_cast<std::uint32_t>(tail & kSlotMask);
     // A tail whose block has been given away since is gone. If that happens after this check, the block's younger birth
     // tells the folder (TableCore::linked).
@@ -326,6 +331,7 @@ void Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t
   }
   std::atomic_ref(t.prev_[slot]).store(previous, std::memory_order_relaxed);
   tails_[chain] = (flags & kFinal) != 0 ? kNoKey : t.key_of(slot);
+  return tail == kNoKey ? flags | kFirst : flags;
 }
 
 void Writer::wait_space(std::uint64_t timeout_ns) {

@@ -73,7 +73,7 @@ class Writer {
   bool publish_together(const Piece* pieces, std::uint32_t n);
   void keep_tails(const Rows& rows, std::uint32_t from, const Piece& piece);
   void write_rows(const Rows& rows, std::uint32_t from, const Piece& piece);
-  void advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags);
+  std::uint8_t advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags);
 
   std::shared_ptr<TableCore> table_;
   std::uint32_t forks_;

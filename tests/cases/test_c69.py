@@ -22,13 +22,13 @@ def seven_of_five(store: Store) -> Table:
 
 def sample_until_refused(name: str) -> tuple[int, float]:
     """How many single samples go through at once, and how long the next one waits."""
-    table = Store.attach(name)["t"]
-    for done in range(100):
-        began = time.monotonic()
-        try:
-            table.sample(1, timeout=1.0)
-        except SampleTimeout:
-            return done, time.monotonic() - began
+    with Store.attach(name) as store:
+        for done in range(100):
+            began = time.monotonic()
+            try:
+                store["t"].sample(1, timeout=1.0)
+            except SampleTimeout:
+                return done, time.monotonic() - began
     raise AssertionError("nobody stopped it")
 
 

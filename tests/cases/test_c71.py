@@ -20,7 +20,7 @@ LIMITERS = {
 
 def produce(name: str) -> tuple[int, int, str]:
     """A million appends: how many went in, by how much the memory of the process grew, and what stopped it."""
-    with Store.attach(name)["t"].writer(timeout=0.5) as writer:
+    with Store.attach(name) as store, store["t"].writer(timeout=0.5) as writer:
         payload = np.zeros(ROW - 8, np.uint8)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for i in range(1_000_000):

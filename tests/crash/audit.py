@@ -167,7 +167,8 @@ def _counts(table: conduit.Table, stored: dict[str, Any], keys: Any) -> list[str
     if not np.isin(priorities, np.arange(1, 6)).all():
         faults.append(f"{table.name}: priorities {np.unique(priorities)} were never given")
     if table.name == "plain":
-        total = float(((priorities + table._native.settings().eps) ** table._native.settings().alpha).sum())
+        chances = table._native.settings().view(0)
+        total = float(((priorities + chances.eps) ** chances.alpha).sum())
         if abs(total - info.total_priority) > 1e-9 * total:
             faults.append(f"{table.name}: total priority {info.total_priority}, recomputed {total}")
         if len(keys) and info.max_priority != priorities.max():

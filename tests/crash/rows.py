@@ -41,8 +41,12 @@ EPISODIC = Schema.from_example(
 )
 _prioritized = samplers.Prioritized(alpha=ALPHA, beta=0.4)
 TABLES: dict[str, dict[str, Any]] = {
-    "plain": {"schema": PLAIN, "window": windows.Row()},
-    "episodic": {"schema": EPISODIC, "window": windows.NStep(N_STEP, GAMMA), "mean_episode_length": 5.0},
+    "plain": {"schema": PLAIN, "window": {"rows": windows.Row(), "again": windows.Row()}},
+    "episodic": {
+        "schema": EPISODIC,
+        "window": {"n": windows.NStep(N_STEP, GAMMA), "one": windows.Transition(GAMMA)},
+        "mean_episode_length": 5.0,
+    },
     "scratch": {"schema": PLAIN, "window": windows.Row()},
     "hungry": {"schema": PLAIN, "window": windows.Row(), "limiter": limiters.MinSize(MAX_SIZE)},
 }

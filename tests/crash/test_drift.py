@@ -69,24 +69,24 @@ def test_after_a_death_in_the_lock_everything_counts_as_changed(point: str, what
         table = plain_table(store, 64, sampler=prioritized())
         table.extend({"x": np.arange(30)}, priorities=np.arange(1.0, 31.0))
         core = table._native
-        mark = core.mark()
-        assert core.drift(mark) == (0.0, False)
+        mark = core.mark(0)
+        assert core.drift(0, mark) == (0.0, False)
         with table.loader(8, prefetch=2, max_priority_drift=0.9, stream=0) as loader:
             next(loader)
             end = time.monotonic() + 10
             while loader.metrics().ready < 2:
                 assert time.monotonic() < end
             killed(CHANGE, store.name, point, what)
-            assert core.drift(mark) == (1.0, True)
+            assert core.drift(0, mark) == (1.0, True)
             batch = next(loader)
             assert loader.metrics().redrawn >= 1
             live = table.priorities(batch.keys)
-            masses = live**core.settings().alpha / table.info().total_priority
+            masses = live ** core.settings().view(0).alpha / table.info().total_priority
             assert np.allclose(batch.probabilities, masses)
         assert table.info().recoveries == 1
-        now = core.mark()
+        now = core.mark(0)
         table.update_priorities(batch.keys[:1], live[:1] + np.float32(1))
-        bound, changed = core.drift(now)
+        bound, changed = core.drift(0, now)
         assert changed
         assert 0 < bound < 0.1
         table.verify()

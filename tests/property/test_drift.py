@@ -91,20 +91,20 @@ def test_the_bound_is_never_below_the_distance(changes: list[tuple[str, Any]]) -
     with fresh_store() as store:
         model = Model(plain_table(store, MAX_SIZE, sampler=prioritized()))
         core = model.table._native
-        marks = [(core.mark(), model.probabilities())]
+        marks = [(core.mark(0), model.probabilities())]
         for change in changes:
             model.change(*change)
             now = model.probabilities()
             for mark, then in marks:
-                bound, changed = core.drift(mark)
+                bound, changed = core.drift(0, mark)
                 assert 0.0 <= bound <= 1.0
                 if then and now:
                     assert bound * (1 + 1e-9) + 1e-12 >= distance(then, now)
                 if not changed:
                     assert bound == 0.0
                     assert then == now
-            marks.append((core.mark(), now))
-        assert core.drift(core.mark()) == (0.0, False)
+            marks.append((core.mark(0), now))
+        assert core.drift(0, core.mark(0)) == (0.0, False)
         model.table.verify()
 
 
@@ -116,10 +116,10 @@ def test_a_giant_that_came_and_went_hides_nothing() -> None:
         model.change("extend", [1.0] * 10)
         model.change("update", [(0, 3e38)])
         model.change("update", [(0, 1.0)])
-        mark, then = core.mark(), model.probabilities()
+        mark, then = core.mark(0), model.probabilities()
         for bound in (0.05, 0.095):
             model.change("extend", [1.0] if bound < 0.06 else [0.5])
-            seen, changed = core.drift(mark)
+            seen, changed = core.drift(0, mark)
             assert changed
             assert distance(then, model.probabilities()) <= seen < 0.2
 

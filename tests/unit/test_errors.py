@@ -36,6 +36,7 @@ BUILTIN = {
     "StoreNotFound": FileNotFoundError,
     "UnknownColumn": ValueError,
     "UnknownTable": KeyError,
+    "UnknownWindow": KeyError,
     "UnsupportedPlatform": RuntimeError,
     "ValueOutOfRange": ValueError,
     "WaitTimeout": TimeoutError,

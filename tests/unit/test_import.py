@@ -15,7 +15,7 @@ from conduit_store import errors
 HEAVY = ("torch", "ray", "cupy", "pyarrow", "gymnasium", "rich", "matplotlib", "pandas", "asyncio", "multiprocessing")
 PUBLIC = {
     "Batch", "BlockView", "Column", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics", "UpdateResult",
-    "DeviceBatch", "Loader", "LoaderMetrics", "VectorWriter", "Writer", "limiters", "samplers", "windows",
+    "DeviceBatch", "Loader", "LoaderMetrics", "VectorWriter", "Writer", "agents", "limiters", "samplers", "windows",
     *errors.__all__,
 }  # fmt: skip
 SETTINGS = {"limiters": {"MinSize"}, "samplers": {"Prioritized", "Sampler", "Uniform"},

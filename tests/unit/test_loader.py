@@ -167,6 +167,16 @@ def test_an_update_that_changes_nothing_redraws_nothing(store: Store) -> None:
         assert loader.metrics().redrawn == 0
 
 
+def test_nothing_is_prepared_to_be_thrown_away(store: Store) -> None:
+    table = filled(store)
+    with table.loader(8, max_priority_drift=0) as loader:
+        for turn in range(10):
+            batch = next(loader)
+            table.update_priorities(batch.keys, np.full(8, turn + 1.0))
+        metrics = loader.metrics()
+        assert (metrics.batches, metrics.depth, metrics.redrawn, metrics.hidden_s) == (10, 0, 0, 0.0)
+
+
 def test_beta_alone_redraws_where_it_must_be_exact(store: Store) -> None:
     table = filled(store, sampler=prioritized(1.0, 0.1))
     with table.loader(8, prefetch=1, max_priority_drift=0) as loader:

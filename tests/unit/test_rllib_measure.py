@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from conduit import cli
-from conduit.rllib import demo, measure
+from conduit.rllib import demo, grid, session
 from conduit.rllib.clock import EXPERIENCE, STAGES
-from conduit.rllib.measure import GRID, QUICK, Cell, Plan, choose, record
+from conduit.rllib.measure import GRID, QUICK, Cell, Plan, choose
+from conduit.rllib.records import record
 from conduit_store.errors import ConfigError, MissingExtra
 
 ABOUT = {"python": "3.11", "cores": 2}
@@ -121,7 +122,7 @@ class TestPages:
         assert "dqn/32/64x64/0" in capsys.readouterr().out
 
     def test_the_demo_s_report(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        from conduit.rllib import plots
+        from conduit.rllib import demo_plots
 
         stock = demo.Training("stock RLlib", [step(2.0, 8.0)] * 3, env_steps=60, seconds=4.0)
         ours = demo.Training("through Conduit", [step(0.5, 8.0)] * 3, env_steps=60, seconds=1.0)
@@ -130,17 +131,17 @@ class TestPages:
             training.take(40)
         assert ours.episodes == [(20, 20.0), (60, 40.0)]
         assert ours.mean_return == 30.0
-        plots.show_demo([stock, ours])
+        demo_plots.show([stock, ours])
         printed = capsys.readouterr().out
         assert "Experience path 75.0 % shorter, whole training step 50.0 % shorter." in printed
-        plots.draw_demo([stock, ours], tmp_path / "demo.png", "60 env steps, seed 1", 10)
+        demo_plots.draw([stock, ours], tmp_path / "demo.png", "60 env steps, seed 1", 10)
         assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
 class TestOptions:
     def test_what_was_given_is_passed_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         given: list[dict[str, Any]] = []
-        monkeypatch.setattr(measure, "run", lambda **options: given.append(options) or 0)
+        monkeypatch.setattr(grid, "run", lambda **options: given.append(options) or 0)
         assert cli.main(["bench", "rllib", "--quick", "--only=dqn/*", "--steps=40", "--rounds=2", "--out=x"]) == 0
         assert cli.main(["bench", "rllib", "--seed=7", "--threads=1"]) == 0
         nothing = {"quick": False, "only": None, "steps": None, "rounds": None, "seed": 1, "threads": None, "out": None}
@@ -163,7 +164,7 @@ class TestOptions:
     ) -> None:
         monkeypatch.setattr(demo, "require", lambda _: None)
         with pytest.raises(ConfigError, match=message):
-            measure.run(**options)
+            grid.run(**options)
 
 
 class TestWithoutRay:
@@ -188,14 +189,14 @@ class TestWithoutRay:
 
 
 def test_importing_conduit_rllib_imports_neither_ray_nor_torch() -> None:
-    code = "import conduit, conduit.rllib.measure, sys; sys.exit(bool({'ray', 'torch', 'rich'} & set(sys.modules)))"
+    code = "import conduit, conduit.rllib.grid, sys; sys.exit(bool({'ray', 'torch', 'rich'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 class TestInterrupts:
     def test_a_signal_before_anything_is_held_ends_the_process(self) -> None:
         code = (
-            "import os, signal\nfrom conduit.rllib.demo import Interrupts\n"
+            "import os, signal\nfrom conduit.rllib.session import Interrupts\n"
             "with Interrupts(): os.kill(os.getpid(), signal.SIGINT)"
         )
         done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
@@ -203,14 +204,14 @@ class TestInterrupts:
 
     def test_then_the_first_is_noted_and_a_later_one_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = signal.getsignal(signal.SIGINT)
-        monkeypatch.setattr(demo.atexit, "register", lambda *_: None)
-        with demo.Interrupts() as stop:
+        monkeypatch.setattr(session.atexit, "register", lambda *_: None)
+        with session.Interrupts() as stop:
             stop.hold()
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
             assert stop.requested
             assert stop.status == 130
-            monkeypatch.setattr(demo, "AGAIN_S", -1.0)
+            monkeypatch.setattr(session, "AGAIN_S", -1.0)
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
             stop.ignore()

@@ -36,7 +36,7 @@ std::string Stage::counts() const {
 
 void Stage::finish(bool deaths) {
   expect_consistent(*creator, "at the end");
-  const TableInfo info = creator->info();
+  const TableInfo info = creator->info(0);
   const auto number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
   EXPECT(info.blocks_open + info.blocks_free + info.blocks_retired == shape.n_blocks, "%u + %u + %u blocks", info.blocks_open, info.blocks_free, info.blocks_retired);
   EXPECT(info.open_writers == 0, "%u blocks are still being written", info.open_writers);
@@ -55,7 +55,7 @@ void Stage::finish(bool deaths) {
     EXPECT(creator->open_block(1, &holders, &stalled) != kNoRow, "block %u of %u cannot be had: %u pinned, %u read, %u written", i, shape.n_blocks, holders.pinned, holders.read, holders.written);
   }
   expect_consistent(*creator, "with all blocks given away");
-  const TableInfo empty = creator->info();
+  const TableInfo empty = creator->info(0);
   EXPECT(empty.live_steps == 0 && empty.ready_rows == 0 && empty.total == 0.0, "%llu steps after clear()", number(empty.live_steps));
   EXPECT(empty.blocks_open == shape.n_blocks, "%u blocks open of %u", empty.blocks_open, shape.n_blocks);
 }
@@ -115,7 +115,7 @@ void update(Stage& stage, TableCore& table, const Batch& batch, Random& random) 
   const std::size_t n = batch.keys.size();
   std::vector<float> priorities(n);
   for (float& p : priorities) p = random.below(10) == 0 ? 0.0f : static_cast<float>(random.unit() * 10);
-  const UpdateCount count = table.update(batch.keys.data(), priorities.data(), n);
+  const UpdateCount count = table.update(0, batch.keys.data(), priorities.data(), n);
   EXPECT(count.applied + count.stale == n, "%llu applied and %llu stale of %zu", static_cast<unsigned long long>(count.applied), static_cast<unsigned long long>(count.stale), n);
   stage.applied += count.applied;
   stage.stale += count.stale;
@@ -199,12 +199,12 @@ void look_after(Stage& stage, std::shared_ptr<TableCore> table, std::uint32_t tu
       case 2: EXPECT(table->steps() <= stage.shape.max_size, "more steps than max_size"); break;
       case 3: {
         const std::uint64_t key = random.bits();
-        EXPECT(std::isnan(table->priorities(&key, 1)[0]), "a key out of thin air is live");
+        EXPECT(std::isnan(table->priorities(0, &key, 1)[0]), "a key out of thin air is live");
         break;
       }
       case 4: case 5: expect_consistent(*table, "while others work on it"); break;
       default: {
-        const TableInfo info = table->info();
+        const TableInfo info = table->info(0);
         EXPECT(info.blocks_open + info.blocks_free + info.blocks_retired == stage.shape.n_blocks, "%u + %u + %u blocks", info.blocks_open, info.blocks_free, info.blocks_retired);
         EXPECT(info.live_steps <= stage.shape.max_size, "%llu live steps", static_cast<unsigned long long>(info.live_steps));
         EXPECT(info.blocks_opened >= opened, "a counter went back");

@@ -50,7 +50,7 @@ void work(Doomed& d, std::uint32_t turns) {
       keys.resize(24);
       memcpy(keys.data(), at, 24 * sizeof keys[0]);
       const std::vector<float> priorities(24, static_cast<float>(turn));
-      if (stage.shape.prioritized) d.table->update(keys.data(), priorities.data(), keys.size());
+      if (stage.shape.prioritized) d.table->update(0, keys.data(), priorities.data(), keys.size());
     }
     std::uint32_t first, last;
     std::uint64_t generation;
@@ -60,7 +60,7 @@ void work(Doomed& d, std::uint32_t turns) {
     } catch (const Error& error) {
       if (error.code != ErrorCode::stale) throw;
     }
-    if (turn % 4 == 0) d.table->info();
+    if (turn % 4 == 0) d.table->info(0);
     if (turn % 8 == 3) reconfigure(*d.table, 0.25 * (1 + random.below(4)), 0.4, 0.0);
     if (turn % 8 == 7) d.table->clear();
     d.sampler->wait(d.sampler->begin_wait(), 1000);
@@ -158,7 +158,7 @@ std::string deaths(const Options& options, const TableShape& shape) {
     }
     stage.over = true;
     crew.join();
-    recoveries += stage.creator->info().recoveries;
+    recoveries += stage.creator->info(0).recoveries;
     stage.finish(true);
   }
   return std::to_string(died) + " deaths, " + std::to_string(lived) + " points not reached, " + std::to_string(recoveries) + " recoveries";
@@ -190,7 +190,7 @@ std::string deaths_in_pairs(const Options& options) {
           }
         }
       }
-      EXPECT(stage.creator->info().recoveries >= repairers, "fewer recoveries than deaths in one");
+      EXPECT(stage.creator->info(0).recoveries >= repairers, "fewer recoveries than deaths in one");
       pairs += repairers;
       stage.finish(true);
     }

@@ -73,13 +73,15 @@ TableSpec spec_of(const TableShape& shape, std::uint64_t seed) {
     spec.columns.push_back({spec.block_bytes, bytes});
     spec.block_bytes += align(bytes * shape.rows_per_block);
   }
-  spec.prioritized = shape.prioritized;
-  spec.settings.alpha = 0.6;
-  spec.settings.beta = 0.4;
+  ViewSpec view;
+  view.prioritized = shape.prioritized;
+  view.chances.alpha = 0.6;
+  view.chances.beta = 0.4;
   if (shape.kind == Kind::episodes) {
     spec.links = true;
-    spec.steps_after = kSteps;
+    view.steps_after = kSteps;
   }
+  spec.views = {view};
   return spec;
 }
 

@@ -23,18 +23,18 @@ void count_stale(const TableShape& shape, const Options& options) {
     feed.fill(1 + random.below(30));
     append_all(stage, writer, feed);
     if (random.below(20) == 0) table.clear();
-    const std::vector<float> before = table.priorities(keys.data(), keys.size());
+    const std::vector<float> before = table.priorities(0, keys.data(), keys.size());
     const auto gone = static_cast<std::uint64_t>(std::count_if(before.begin(), before.end(), [](float p) { return !(p >= 0.0f); }));
     // every key twice, the second time with the value that must stay
     std::vector<std::uint64_t> twice(keys);
     twice.insert(twice.end(), keys.begin(), keys.end());
     std::vector<float> priorities(twice.size(), 3.0f);
     for (std::size_t i = 0; i < keys.size(); ++i) priorities[keys.size() + i] = static_cast<float>(keys[i] % 97);
-    const UpdateCount count = table.update(twice.data(), priorities.data(), twice.size());
+    const UpdateCount count = table.update(0, twice.data(), priorities.data(), twice.size());
     EXPECT(count.stale == 2 * gone && count.applied == twice.size() - 2 * gone, "%llu stale of %zu, expected %llu", static_cast<unsigned long long>(count.stale), twice.size(), static_cast<unsigned long long>(2 * gone));
     stage.applied += count.applied;
     stage.stale += count.stale;
-    const std::vector<float> after = table.priorities(keys.data(), keys.size());
+    const std::vector<float> after = table.priorities(0, keys.data(), keys.size());
     for (std::size_t i = 0; i < keys.size(); ++i) {
       EXPECT((before[i] >= 0.0f) == (after[i] >= 0.0f) && (!(after[i] >= 0.0f) || after[i] == static_cast<float>(keys[i] % 97)), "priority %g of key %llu", static_cast<double>(after[i]), static_cast<unsigned long long>(keys[i]));
     }
@@ -87,7 +87,7 @@ std::string expulsion(const Options& options) {
       failpoint_resume();
     }
     EXPECT(stage.batches.load() == 1, "the woken reader delivered no batch");
-    const std::uint64_t count = stage.creator->info().discarded_batches;
+    const std::uint64_t count = stage.creator->info(0).discarded_batches;
     EXPECT(count >= 1, "the expelled reader discarded nothing");
     discarded += count;
     writer.close();

@@ -113,6 +113,8 @@ std::string sum_tree(const Options& options) {
   return std::to_string(sizes.size()) + " sizes, " + std::to_string(changes) + " changes";
 }
 
+constexpr std::uint8_t kInView = ready_flag(1);
+
 struct ExtremeMemory {
   explicit ExtremeMemory(std::uint32_t n) : raw(n, 0.0f), flags(n, 0) {
     std::uint64_t sizes[kTreeLevels];
@@ -122,12 +124,12 @@ struct ExtremeMemory {
       memory.emplace_back(sizes[k]);
       at[k] = memory.back().data();
     }
-    tree = ExtremeTree(raw.data(), flags.data(), n, at, sizes, levels);
+    tree = ExtremeTree(raw.data(), flags.data(), kInView, n, at, sizes, levels);
   }
   Extremes recomputed() const {
     Extremes found;
     for (std::size_t i = 0; i < raw.size(); ++i) {
-      if ((flags[i] & kReady) == 0) continue;
+      if ((flags[i] & kInView) == 0) continue;
       found.largest = std::max(found.largest, raw[i]);
       if (raw[i] > 0.0f) found.smallest = std::min(found.smallest, raw[i]);
     }
@@ -151,14 +153,14 @@ std::string extreme_tree(const Options& options) {
       if (turn % 8 == 0) {
         const std::uint32_t last = slot + random.below(n - slot);
         for (std::uint32_t i = slot; i <= last; ++i) {
-          rows.flags[i] = random.below(2) == 0 ? kReady : 0;
+          rows.flags[i] = random.below(2) == 0 ? kInView : 0;
           rows.raw[i] = static_cast<float>(random.below(50));
         }
         rows.tree.refresh(slot, last);
       } else {
-        const float before = (rows.flags[slot] & kReady) != 0 ? rows.raw[slot] : -1.0f;
+        const float before = (rows.flags[slot] & kInView) != 0 ? rows.raw[slot] : -1.0f;
         rows.raw[slot] = static_cast<float>(random.below(turn < 100 ? 1000 : 10));
-        rows.flags[slot] = random.below(4) != 0 ? kReady : 0;
+        rows.flags[slot] = random.below(4) != 0 ? kInView : 0;
         rows.tree.changed(slot, before);
       }
       if (turn % 16 == 0) EXPECT(rows.tree.consistent(), "size %u: not consistent", n);

@@ -20,11 +20,15 @@ import ray
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.env_to_module import FlattenObservations
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 import conduit
 import conduit.gc
 import conduit.rllib
+from conduit.rllib.ingest import Address
+from conduit.rllib.replay import Delivering, Replay
 from conduit.rllib.saved import saved_rows
+from conduit.samplers import Uniform
 from conduit_transport import names
 from tests.integration.rllib.exact import dqn
 
@@ -161,6 +165,48 @@ def flattened_observations() -> None:
     assert np.allclose(batch["next_obs"][:, 0] - batch["obs"][:, 0], 0.1)
     ends = np.isclose(batch["next_obs"][:, 0], 0.7)
     assert np.array_equal(batch["truncated"], ends)
+    algo.stop()
+
+
+def nested_observations() -> None:
+    """Dict observations that no connector flattens arrive at the module as RLlib would give them."""
+    store = conduit.Store.create(f"nested-{os.getpid()}", "64MiB")
+    address = Address(store.name, str(names.runtime_dir()), 100, Uniform(), 2, 0.9, 2, 5.0, 0)
+    replay = Replay(store, address, Delivering(0, None, 5.0), saved=False)
+    env = Keys()
+    episode = SingleAgentEpisode(observation_space=env.observation_space, action_space=env.action_space)
+    episode.add_env_reset(observation=env.reset()[0])
+    for step in range(7):
+        obs, reward, terminated, truncated, _ = env.step(0)
+        episode.add_env_step(obs, np.int64(step % 2), reward, terminated=terminated, truncated=truncated)
+        if step == 3:
+            replay.add(episode)
+            episode = episode.cut()
+    replay.add(episode.to_numpy())
+    columns = replay.sample(64)[0].columns()
+    t = (columns["obs"]["a"][:, 0] * 10).round()
+    after = (t + 2).clamp(max=7)
+    assert columns["obs"]["b"].tolist() == (t % 3).tolist()
+    assert np.allclose(columns["new_obs"]["a"][:, 1] * 10, after)
+    assert columns["new_obs"]["b"].tolist() == (after % 3).tolist()
+    assert columns["actions"].tolist() == (t % 2).tolist()
+    assert np.array_equal(columns["truncateds"], after == 7)
+    assert sorted(set(t.tolist())) == list(range(7))
+    replay.close()
+
+
+def stops_within_episodes() -> None:
+    """An env runner that goes ends its episodes where they are: every step that it has written is drawn."""
+    algo = conduit.rllib.attach(short(dqn(n_step=3))).build_algo()
+    algo.train()
+    table = algo.local_replay_buffer.table
+    runner: Any = algo.env_runner
+    runner.sample(num_timesteps=3, random_actions=True)
+    before = table.info()
+    assert before.ready_rows < before.rows
+    runner.conduit_disconnect()
+    after = table.info()
+    assert after.ready_rows == after.rows == before.rows
     algo.stop()
 
 
@@ -301,6 +347,6 @@ def tune_trials() -> None:
 
 SCENARIOS = {
     f.__name__: f
-    for f in (trains, evicts, checkpoints, checkpoints_without_replay, flattened_observations, evaluates, callbacks,
-              refuses, remote_runners, tune_trials, crash)
+    for f in (trains, evicts, checkpoints, checkpoints_without_replay, flattened_observations, nested_observations,
+              stops_within_episodes, evaluates, callbacks, refuses, remote_runners, tune_trials, crash)
 }  # fmt: skip

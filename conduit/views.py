@@ -1,0 +1,147 @@
+"""Views: the windows of a table by name, each with the sampler that draws its rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from conduit import samplers, windows
+from conduit_store.errors import ConfigError, UnknownWindow, did_you_mean
+from conduit_store.native import native
+
+__all__ = ["View", "alternatives", "find", "from_json", "named", "to_json"]
+
+MAX_VIEWS = 4
+DEFAULT_NAME = "default"  # of a single window that was given without a name
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+_SAMPLERS: dict[str, type[Any]] = {"Uniform": samplers.Uniform, "Prioritized": samplers.Prioritized}
+_WINDOWS: dict[str, type[Any]] = {
+    "Row": windows.Row,
+    "Transition": windows.Transition,
+    "NStep": windows.NStep,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One window of a table: its place, its name, what it covers and how its rows are drawn."""
+
+    index: int
+    name: str
+    window: windows.Window
+    sampler: samplers.Sampler
+
+    @property
+    def episodic(self) -> bool:
+        """Whether the window follows episodes."""
+        return not isinstance(self.window, windows.Row)
+
+    @property
+    def prioritized(self) -> bool:
+        """Whether rows of this view have priorities."""
+        return isinstance(self.sampler, samplers.Prioritized)
+
+    @property
+    def steps(self) -> int:
+        """Steps that the window needs after its first row's observation; 0 without episodes."""
+        match self.window:
+            case windows.NStep(n=n):
+                return n
+            case windows.Transition():
+                return 1
+            case _:
+                return 0
+
+    @property
+    def gamma(self) -> float:
+        """Discount of one step; 1 without episodes."""
+        return 1.0 if isinstance(self.window, windows.Row) else self.window.gamma
+
+    def to_native(self) -> native.ViewSpec:
+        """Return the record that the core makes a view from."""
+        chances = self.sampler if isinstance(self.sampler, samplers.Prioritized) else samplers.Prioritized(0.0, 0.0)
+        return native.ViewSpec(
+            steps_after=self.steps,
+            prioritized=self.prioritized,
+            alpha=chances.alpha,
+            beta=chances.beta,
+            eps=chances.eps,
+        )
+
+
+def named(window: Any, sampler: Any) -> tuple[View, ...]:
+    """Return the views of a table: `window` is one window or several by name; `sampler` one for all, or by name.
+
+    Raises:
+        ConfigError: no or too many windows, a name that is not allowed, names that differ, or values of other kinds.
+    """
+    if not isinstance(window, Mapping):
+        if isinstance(sampler, Mapping):
+            raise ConfigError(f"sampler names windows ({_list(sampler)}) and window is one without a name: name both")
+        window = {DEFAULT_NAME: window}
+    if not 1 <= len(window) <= MAX_VIEWS:
+        raise ConfigError(f"window has {len(window)} entries: give 1 to {MAX_VIEWS}")
+    for name in window:
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            raise ConfigError(
+                f"window name {name!r} is not allowed: 1 to 63 letters, digits and _ . -, "
+                "beginning with a letter, a digit or _"
+            )
+    given = dict(sampler) if isinstance(sampler, Mapping) else dict.fromkeys(window, sampler)
+    if given.keys() != window.keys():
+        raise ConfigError(f"sampler names {_list(given)}, window names {_list(window)}: give the same names")
+    views = tuple(View(i, name, what, given[name]) for i, (name, what) in enumerate(window.items()))
+    for view in views:
+        where = "" if view.name == DEFAULT_NAME else f" {view.name!r}"
+        for field, value, kinds in (
+            ("sampler", view.sampler, samplers.Sampler),
+            ("window", view.window, windows.Window),
+        ):
+            if not isinstance(value, kinds):
+                raise ConfigError(f"{field}{where} is {value!r}: give an instance of {alternatives(kinds)}")
+    return views
+
+
+def find(views: tuple[View, ...], name: object, table: str) -> View:
+    """Return the view of that name, the first for None.
+
+    Raises:
+        UnknownWindow: there is none; says which there are.
+    """
+    if name is None:
+        return views[0]
+    for view in views:
+        if view.name == name:
+            return view
+    names = [view.name for view in views]
+    raise UnknownWindow(
+        f"table {table!r} has no window {name!r}; it has {', '.join(names)}.{did_you_mean(name, names)}"
+    )
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """Return a sampler or window, or several by name, as JSON can hold it."""
+    if isinstance(value, Mapping):
+        return {name: to_json(record) for name, record in value.items()}
+    return {"kind": type(value).__name__, **asdict(value)}
+
+
+def from_json(field: str, fields: dict[str, Any]) -> Any:
+    """Return what `to_json` was given, for `field` "sampler" or "window"."""
+    kinds = _SAMPLERS if field == "sampler" else _WINDOWS
+    if isinstance(fields.get("kind"), str):  # a window may be called "kind": that one is a dict
+        return kinds[fields.pop("kind")](**fields)
+    return {name: from_json(field, record) for name, record in fields.items()}
+
+
+def alternatives(kinds: Any) -> str:
+    """Return the names of the classes of a union, for messages."""
+    members = getattr(kinds, "__args__", (kinds,))
+    return " or ".join(f"{member.__module__.removeprefix('conduit.')}.{member.__qualname__}" for member in members)
+
+
+def _list(names: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, names)) or "none"
