@@ -110,7 +110,6 @@ bool TableCore::return_reserved(Tally& tally) {
   const std::uint64_t taken = count(tally.taken), settled = count(tally.delivered) + count(tally.returned);
   if (taken <= settled) return false;
   add(tally.returned, era, taken - settled);
-  FAILPOINT(limiter_returned);
   return true;
 }
 

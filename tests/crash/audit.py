@@ -13,7 +13,7 @@ import numpy as np
 import conduit
 from conduit_store import segment
 from conduit_store.arrow import to_numpy
-from tests.crash import rows
+from tests.crash import limited, rows
 
 __all__ = ["serve"]
 
@@ -32,7 +32,9 @@ class Auditor:
         of the writer that alone appended last, the serials (plain, episodic) from which on all its rows must be there.
         Nobody may be writing meanwhile.
         """
-        faults: list[str] = []
+        faults = limited.faults(self.tables)
+        for name in ("limited", "counted"):
+            self.tables[name].verify()
         for position, name in enumerate(("plain", "episodic")):
             table = self.tables[name]
             table.verify()

@@ -10,7 +10,7 @@ from typing import Any
 import conduit
 from conduit_store.arrow import to_numpy
 from conduit_store.errors import SampleTimeout, StaleKey
-from tests.crash import rows, writers
+from tests.crash import limited, rows, writers
 from tests.crash.writers import Role
 
 __all__ = ["ROLES"]
@@ -168,6 +168,7 @@ ROLES: dict[str, type[Role]] = {
     "hog": Hog,
     "cleaner": Cleaner,
     "tuner": Tuner,
+    "limited": limited.Limited,
     "attacher": Attacher,
     "creator": Creator,
 }
