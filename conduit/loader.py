@@ -186,6 +186,11 @@ class _Pipeline:
     def __init__(self, reader: Reader, table: native.Table, settings: LoaderSettings) -> None:
         self._reader = reader
         sampler = reader.view.sampler
+        if reader.counted and settings.max_priority_drift is not None:
+            raise ConfigError(
+                "max_priority_drift means that batches are drawn again, and a table with max_times_sampled has counted the "
+                "rows of the first draw: leave it out"
+            )
         self._settings = settings
         self._transform = settings.transform
         self._device = open_device(settings.device)
@@ -305,7 +310,11 @@ class _Pipeline:
                     return
                 if batch is None:
                     continue
-                made = self._made_of(batch.staging)
+                try:
+                    made = self._made_of(batch.staging)
+                except BaseException:
+                    batch.discard()  # the traceback keeps it, maybe for long
+                    raise
                 with self._lock:
                     self._payloads[batch.token] = made
                 if not loader.push(batch):

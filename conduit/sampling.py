@@ -39,6 +39,7 @@ class Reader:
         self.view = view
         self._name = spec.name
         self._limiter = spec.limiter
+        self.counted = spec.max_times_sampled is not None
         self._plan, self.schema = _plan(spec.schema, view)
         self._idle: list[native.Sampler] = []
         self._formats: dict[int, BatchFormat] = {}

@@ -197,7 +197,8 @@ class Table:
         memory. `timeout`: seconds that `next` waits for rows; None waits for ever.
 
         Raises:
-            ConfigError: a number that is not allowed, no such device, or batches that do not fit in max_staging.
+            ConfigError: a number that is not allowed, no such device, batches that do not fit in max_staging, or
+                max_priority_drift where max_times_sampled counts draws.
             UnknownWindow: says which there are.
             MissingExtra: device without torch. StoreClosed: the store was closed here.
         """

@@ -767,7 +767,8 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.def("pinned_pool", &pinned_pool, "pin"_a, "unpin"_a);
   nb::class_<Prepared>(m, "Prepared")
       .def_prop_ro("staging", [](const Prepared& p) { return p.staging; })
-      .def_prop_ro("token", [](const Prepared& p) { return p.token; });
+      .def_prop_ro("token", [](const Prepared& p) { return p.token; })
+      .def("discard", [](Prepared& p) { p.held = {}; });  // it counts as no sample from here on
   nb::class_<LoaderSettings>(m, "LoaderSettings")
       .def("__init__", [](LoaderSettings* self, std::uint32_t n, std::uint32_t stream, std::uint64_t first, std::uint32_t depth, std::uint32_t most, std::optional<double> max_drift, bool measured, bool own_thread) {
         new (self) LoaderSettings{n, stream, first, depth, most, max_drift, measured, own_thread};
