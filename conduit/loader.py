@@ -194,7 +194,7 @@ class _Pipeline:
         self._settings = settings
         self._transform = settings.transform
         self._device = open_device(settings.device)
-        self._works = self._transform is not None or self._device is not None
+        self._works = any(x is not None for x in (self._transform, self._device, reader.relabelling))
         self._lock = threading.Lock()
         self._making = threading.Lock()  # transform and device see one thread at a time
         self._payloads: dict[int, Any] = {}  # by token: what the worker has made and nobody has taken
@@ -329,6 +329,8 @@ class _Pipeline:
         try:
             batch = Batch(staging, self._format)
             with self._making:
+                if self._reader.relabelling is not None:
+                    self._reader.relabelling.apply(batch)
                 made: Any = batch if self._transform is None else self._transform(batch)
                 if self._device is None:
                     return made, None

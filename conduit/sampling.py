@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import operator
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from conduit import limiting
 from conduit.batch import Batch, BatchFormat
-from conduit.samplers import Prioritized
+from conduit.hindsight import Relabelling
+from conduit.plans import plan_of
 from conduit.spec import TableSpec
 from conduit.values import seconds, whole_number
 from conduit.views import View
+from conduit.windows import Hindsight
 from conduit_store.errors import ConduitError, StaleKey
 from conduit_store.native import native
-from conduit_store.schema import Column, Schema
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = ["Reader"]
 
-# Where an output column comes from; the numbers are the core's (sampler.hpp, Source).
-_ROW, _SUCCESSOR, _N_STEP_SUM, _TERMINATED, _TRUNCATED, _DISCOUNT, _STEPS = range(7)
 _MAX_FORMATS = 64
 _OWN_STREAMS = 1 << 31  # streams that callers name, apart from those that are handed out
 _MAX_ROWS = (1 << 31) - 1
@@ -40,7 +39,8 @@ class Reader:
         self._name = spec.name
         self._limiter = spec.limiter
         self.counted = spec.max_times_sampled is not None
-        self._plan, self.schema = _plan(spec.schema, view)
+        self._plan, self.schema = plan_of(spec.schema, view)
+        self.relabelling = Relabelling(view, spec.name) if isinstance(view.window, Hindsight) else None
         self._idle: list[native.Sampler] = []
         self._formats: dict[int, BatchFormat] = {}
         self._lock = threading.Lock()
@@ -54,6 +54,8 @@ class Reader:
         if not 1 <= n <= _MAX_ROWS:
             raise ValueError(f"sample({n}): give a number of rows from 1 to {_MAX_ROWS:,}")
         timeout = seconds(timeout)
+        if self.relabelling is not None:
+            self.relabelling.prepare()  # before anything is drawn
         sampler = self._take()
         try:
             with self._lock:
@@ -77,11 +79,14 @@ class Reader:
             if staging is None:
                 assert lacking is not None
                 raise self.refused(n, timeout, lacking)
-            return Batch(staging, self._format(n, sampler))
+            made = Batch(staging, self._format(n, sampler))
         finally:
             self._idle.append(sampler)
             if self._closed:
                 self.close()
+        if self.relabelling is not None:
+            self.relabelling.apply(made)
+        return made
 
     def _forget_parent(self) -> None:
         """Streams of a forked child's own, so that it does not repeat its parent's draws. Under the lock."""
@@ -153,39 +158,3 @@ class Reader:
     def refused(self, n: int, timeout: float | None, state: native.SampleState) -> ConduitError:
         return limiting.sample_refused(self._limiter, self._name, self.view.window, n, timeout, state)
 
-
-def _plan(schema: Schema, view: View) -> tuple[native.Plan, Schema]:
-    """The core's plan and the schema of a batch."""
-    sources: list[tuple[int, int, int]] = []
-    columns: list[Column] = []
-
-    def add(column: Column, source: int, index: int) -> None:
-        sources.append((source, index, column.row_bytes))
-        columns.append(column)
-
-    reduced = {"terminated": _TERMINATED, "truncated": _TRUNCATED}
-    if view.steps > 1:
-        reduced["reward"] = _N_STEP_SUM
-    for index, column in enumerate(schema.columns):
-        add(column, reduced.get(column.name, _ROW) if view.episodic else _ROW, index)
-    if view.episodic:
-        for index, column in enumerate(schema.columns):
-            if column in schema.obs:
-                add(Column(f"next_{column.name}", column.dtype, column.shape), _SUCCESSOR, index)
-        extra: list[tuple[str, Any, int]] = [
-            ("discount", np.float32, _DISCOUNT),
-            ("n_step", np.int32, _STEPS),
-        ]
-        for name, dtype, source in extra:
-            if name not in schema:
-                add(Column(name, np.dtype(dtype)), source, 0)
-    sampler = view.sampler
-    plan = native.Plan(
-        outputs=sources,
-        view=view.index,
-        steps=view.steps,
-        gamma=view.gamma,
-        double_reward=view.episodic and schema.column("reward").dtype == np.float64,
-        table_weights=isinstance(sampler, Prioritized) and sampler.normaliser == "table",
-    )
-    return plan, Schema(tuple(columns))

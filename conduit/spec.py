@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from conduit import limiters, limiting, samplers, views, windows
+from conduit.queue_settings import POLICY_VERSION, QueueSettings
 from conduit.values import real_number, whole_number
 from conduit.views import View
 from conduit_store import layout
@@ -21,7 +22,6 @@ __all__ = ["TableSpec"]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 # Arguments of Writer.append, and what a batch carries beside its columns.
 _RESERVED = frozenset({"priority", "priorities", "final_obs", "keys", "probabilities", "weights"})
-_WINDOW_COLUMNS = frozenset({"discount", "n_step"})
 _LIMITERS: dict[str, type[Any]] = {
     "MinSize": limiters.MinSize,
     "SampleToInsertRatio": limiters.SampleToInsertRatio,
@@ -50,6 +50,7 @@ class TableSpec:
     mean_episode_length: float
     seed: int
     max_times_sampled: int | None = None
+    queue: QueueSettings | None = None
     views: tuple[View, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +71,8 @@ class TableSpec:
             object.__setattr__(self, number, whole_number(number, getattr(self, number), low, high))
         length = real_number("mean_episode_length", self.mean_episode_length, 1.0, 1e12)
         object.__setattr__(self, "mean_episode_length", length)
-        taken = [n for n in self.schema.names if n in _RESERVED or (self.episodic and n in _WINDOW_COLUMNS)]
+        added = frozenset[str]().union(*(view.added for view in self.views))
+        taken = [name for name in self.schema.names if name in _RESERVED or name in added]
         if taken:
             raise ConfigError(f"column {', '.join(taken)} has a name that writers or batches use themselves: rename it")
         times = limiting.check(self.limiter, self.max_size, self.max_times_sampled, self.name)
@@ -88,11 +90,33 @@ class TableSpec:
                 "Use windows.Row() for rows as stored"
             )
         reward = self.schema.column("reward")
-        if view.steps > 1 and (reward.shape != () or str(reward.dtype) not in ("float32", "float64")):
+        if view.sums_rewards and (reward.shape != () or str(reward.dtype) not in ("float32", "float64")):
             raise ConfigError(
-                f"window {view.window} sums rewards, which must be float32 or float64 numbers; "
+                f"window {view.window} computes rewards, which must be float32 or float64 numbers; "
                 f"column 'reward' is {reward.dtype} of shape {reward.shape}"
             )
+        self._check_columns(view)
+
+    def _check_columns(self, view: View) -> None:
+        """The columns that a window names."""
+        window = view.window
+        state = window.state if isinstance(window, windows.Sequence | windows.Episode) else ()
+        roles = {"reward", "terminated", "truncated", *(column.name for column in self.schema.obs)}
+        for name in state:
+            if name in roles or name not in self.schema:
+                raise ConfigError(
+                    f"state of window {view.name!r} names {name!r}: give columns of the schema that hold recurrent "
+                    f"state, not observations, rewards or ends; it has {', '.join(self.schema.names)}"
+                )
+        if isinstance(window, windows.Hindsight):
+            goal, achieved = (self.schema.column(name) for name in (window.goal, window.achieved))
+            if goal not in self.schema.obs or achieved not in self.schema.obs:
+                raise ConfigError(f"goal {goal.name!r} and achieved {achieved.name!r} must be observations, as 'obs/x'")
+            if (goal.dtype, goal.shape) != (achieved.dtype, achieved.shape):
+                raise ConfigError(
+                    f"goal {goal.name!r} is {goal.dtype} of shape {goal.shape}, achieved {achieved.name!r} "
+                    f"{achieved.dtype} of shape {achieved.shape}: one must be able to take the other's place"
+                )
 
     @property
     def episodic(self) -> bool:
@@ -129,7 +153,7 @@ class TableSpec:
         plan = self.block_layout()
         settings = native.Settings()
         limiting.put(self.limiter, self.max_times_sampled, settings)
-        return native.TableSpec(
+        record = native.TableSpec(
             name=self.name,
             spec=self.to_json().encode(),
             offsets=list(plan.offsets),
@@ -145,6 +169,11 @@ class TableSpec:
             counts_uses=self.max_times_sampled is not None,
             seed=self.seed,
         )
+        if (queue := self.queue) is not None:
+            names = self.schema.names
+            version = names.index(POLICY_VERSION) if queue.max_staleness is not None else 0
+            record.as_queue(len(queue.consumers), queue.lease_timeout, queue.max_staleness, version)
+        return record
 
     def to_json(self) -> str:
         """Return all settings as JSON."""
@@ -160,6 +189,8 @@ class TableSpec:
         fields["sampler"] = views.to_json(self.sampler)
         fields["window"] = views.to_json(self.window)
         fields["limiter"] = {"kind": type(self.limiter).__name__, **asdict(self.limiter)}
+        if self.queue is not None:
+            fields["queue"] = asdict(self.queue)
         return json.dumps(fields)
 
     @classmethod
@@ -174,6 +205,8 @@ class TableSpec:
             schema = Schema.from_json(json.dumps(fields.pop("schema")))
             records = {what: views.from_json(what, fields.pop(what)) for what in ("sampler", "window")}
             records["limiter"] = _record(_LIMITERS, fields.pop("limiter"))
+            if "queue" in fields:
+                fields["queue"] = QueueSettings(**fields["queue"])
             return cls(schema=schema, **records, **fields)
         except (KeyError, TypeError, ValueError) as error:
             raise LayoutMismatch(

@@ -21,10 +21,10 @@ from conduit.metrics import TableMetrics
 from conduit.samplers import Prioritized
 from conduit.sampling import Reader
 from conduit.spec import TableSpec
-from conduit.values import as_keys, as_priorities, whole_number
+from conduit.values import as_keys, as_priorities, as_sequence_priorities, real_number, whole_number
 from conduit.views import View, find
 from conduit.writer import VectorWriter, Writer
-from conduit_store.errors import ConduitError, ConfigError, ReadOnlyStore, StaleKey, StoreClosed
+from conduit_store.errors import ConduitError, ConfigError, LockTimeout, ReadOnlyStore, StaleKey, StoreClosed
 from conduit_store.native import native
 from conduit_store.schema import Schema
 
@@ -68,7 +68,7 @@ class Table:
         self._layout = self._spec.block_layout()
         self._readers = {view.name: Reader(core, store._native, self._spec, view) for view in self._spec.views}
         self._extender = Extender(self)
-        self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+        self._loaders: weakref.WeakSet[Any] = weakref.WeakSet()  # those of queues too
         self._populating: threading.Thread | None = None
 
     @property
@@ -225,10 +225,14 @@ class Table:
         """
         return self._reader(window).read(as_keys(keys))
 
-    def update_priorities(self, keys: Any, priorities: Any, *, window: str | None = None) -> UpdateResult:
+    def update_priorities(
+        self, keys: Any, priorities: Any, *, window: str | None = None, mask: Any = None, eta: float | None = None
+    ) -> UpdateResult:
         """Set the priorities of sampled rows, as given: the table raises them to alpha.
 
-        `window`: whose priorities, as in `sample`; each prioritized window has its own.
+        `window`: whose priorities, as in `sample`; each prioritized window has its own. For sequences `priorities` may
+        be (n, steps), such as absolute TD errors: a sequence gets eta * max + (1 - eta) * mean over those steps that
+        `mask` bool (n, steps) has, all if None; `eta` is the sampler's if None.
 
         `keys` uint64 (n,) from `batch.keys`, `priorities` float (n,). All or nothing where a priority is not
         finite or negative. Keys of rows that are gone are counted, not applied. Of equal keys the last wins.
@@ -241,9 +245,32 @@ class Table:
         if not view.prioritized:
             raise rows.not_prioritized(self.name, "" if window is None else view.name)
         key_array = as_keys(keys)
-        values = as_priorities(priorities, len(key_array))
+        n = len(key_array)
+        if np.ndim(priorities) == 2:
+            assert isinstance(view.sampler, Prioritized)
+            chosen = view.sampler.eta if eta is None else real_number("eta", eta, 0.0, 1.0)
+            values = as_sequence_priorities(priorities, mask, n, chosen)
+        elif mask is not None or eta is not None:
+            raise ConfigError("mask and eta belong to priorities by step: give priorities of shape (n, steps)")
+        else:
+            values = as_priorities(priorities, n)
         applied, stale = self._native.update(view.index, key_array, values, len(key_array))
         return UpdateResult(applied, stale)
+
+    def use_reward(self, function: Callable[[Any, Any], Any], *, window: str | None = None) -> None:
+        """Give the reward function of a Hindsight window, in this process, instead of importing it by its name.
+
+        `window`: as in `sample`; the first Hindsight window if None.
+
+        Raises:
+            ConfigError: it is no Hindsight window, or there is none. UnknownWindow: says which there are.
+        """
+        readers = self._readers.values() if window is None else [self._reader(window)]
+        found = next((reader.relabelling for reader in readers if reader.relabelling is not None), None)
+        if found is None or not callable(function):
+            what = f"window {window!r}" if window is not None else "a window"
+            raise ConfigError(f"use_reward({function!r}): give a function, and {what} of kind Hindsight needs it")
+        found.use(function)
 
     def priorities(self, keys: Any, *, window: str | None = None) -> npt.NDArray[np.float32]:
         """Return the priorities of rows as they were given, float32 (n,) for `keys` uint64 (n,).
@@ -421,6 +448,9 @@ class Table:
         if self._populating is not None:
             self._populating.join()  # it stops at its next slice
         self._extender.close()
+        if self._spec.queue is not None:
+            with contextlib.suppress(LockTimeout, StoreClosed):  # a stopped process has the lock: time ends them
+                self._native.end_leases()
         for reader in self._readers.values():
             reader.close()
         self._native.close()

@@ -15,7 +15,7 @@ from conduit_store.native import native
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["as_keys", "as_priorities", "real_number", "seconds", "whole_number"]
+__all__ = ["as_keys", "as_priorities", "as_sequence_priorities", "real_number", "seconds", "whole_number"]
 
 _SMALLEST = np.float32(1e-45)
 
@@ -64,6 +64,38 @@ def as_priorities(priorities: Any, n: int) -> npt.NDArray[np.float32]:
         raise _bad_priority(given, int(np.argmin(good)), n)
     lost = (values == 0) & (given != 0)
     return np.where(lost, _SMALLEST, values) if lost.any() else values
+
+
+def as_sequence_priorities(priorities: Any, mask: Any, n: int, eta: float) -> npt.NDArray[np.float32]:
+    """Return eta * max + (1 - eta) * mean over the steps of each sequence that `mask` has, float32 (n,).
+
+    `priorities` (n, steps), `mask` bool of the same shape or None for all. What lies outside of the mask is not looked
+    at; a sequence without any step gets 0.
+
+    Raises:
+        ShapeMismatch: other shapes. PriorityError: NaN, infinite or negative within the mask.
+    """
+    if type(priorities) is not np.ndarray and hasattr(priorities, "detach"):  # a tensor may carry a gradient
+        priorities = priorities.detach().cpu()
+    given = np.asarray(priorities)
+    if given.ndim != 2 or len(given) != n or given.shape[1] == 0:
+        raise ShapeMismatch(f"priorities have shape {given.shape}, {n} sequences need shape ({n}, steps)")
+    if given.dtype.kind not in "fiu":
+        raise PriorityError(f"priorities are {given.dtype}: give floats")
+    if mask is not None and hasattr(mask, "detach"):
+        mask = mask.detach().cpu()
+    valid = np.ones(given.shape, bool) if mask is None else np.asarray(mask)
+    if valid.dtype != np.bool_ or valid.shape != given.shape:
+        raise ShapeMismatch(f"mask is {valid.dtype} of shape {valid.shape}: give bool {given.shape}, as the priorities")
+    bad = valid & ~((given >= 0) & np.isfinite(given))
+    if bad.any():
+        row, at = (int(i) for i in np.argwhere(bad)[0])
+        raise PriorityError(
+            f"priority {given[row, at]} of step {at} at position {row} of {n}: give finite numbers from 0 to 3.4e38. "
+            "None was applied"
+        )
+    values = np.where(valid, given, 0).astype(np.float64)
+    return as_priorities(eta * values.max(1) + (1 - eta) * values.sum(1) / np.maximum(valid.sum(1), 1), n)
 
 
 def _bad_priority(given: Array, at: int, n: int) -> PriorityError:

@@ -22,7 +22,12 @@ _WINDOWS: dict[str, type[Any]] = {
     "Row": windows.Row,
     "Transition": windows.Transition,
     "NStep": windows.NStep,
+    "Sequence": windows.Sequence,
+    "Episode": windows.Episode,
+    "FrameStack": windows.FrameStack,
+    "Hindsight": windows.Hindsight,
 }
+_WHOLE_PAST = (1 << 32) - 1  # layout.hpp
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +51,89 @@ class View:
 
     @property
     def steps(self) -> int:
-        """Steps that the window needs after its first row's observation; 0 without episodes."""
+        """Steps that the window has, from the drawn row on, unless the episode ends before; 0 without episodes."""
         match self.window:
-            case windows.NStep(n=n):
-                return n
+            case windows.Row():
+                return 0
             case windows.Transition():
                 return 1
+            case windows.Sequence(length=length) | windows.Episode(max_length=length):
+                return length
+            case window:
+                return window.n
+
+    @property
+    def next_obs(self) -> bool:
+        """Whether the window needs the observation after its last step."""
+        window = self.window
+        return window.next_obs if isinstance(window, windows.Sequence | windows.Episode) else self.episodic
+
+    @property
+    def before(self) -> int:
+        """Rows that the window needs before the drawn one, if its episode has them."""
+        match self.window:
+            case windows.Sequence(burn_in=burn_in):
+                return burn_in
+            case windows.FrameStack(k=k):
+                return k - 1
+            case windows.Hindsight(strategy="episode"):
+                return _WHOLE_PAST
             case _:
                 return 0
 
     @property
+    def period(self) -> int:
+        """Windows begin at the steps of an episode whose number it divides."""
+        match self.window:
+            case windows.Sequence(period=period) | windows.Episode(max_length=period):
+                return period
+            case _:
+                return 1
+
+    @property
+    def whole(self) -> bool:
+        """Whether the episode must have ended."""
+        window = self.window
+        return isinstance(window, windows.Episode) or (
+            isinstance(window, windows.Hindsight) and window.strategy != "future"
+        )
+
+    @property
     def gamma(self) -> float:
-        """Discount of one step; 1 without episodes."""
-        return 1.0 if isinstance(self.window, windows.Row) else self.window.gamma
+        """Discount of one step; 1 where nothing is discounted."""
+        window = self.window
+        return 1.0 if isinstance(window, windows.Row | windows.Sequence | windows.Episode) else window.gamma
+
+    @property
+    def sums_rewards(self) -> bool:
+        """Whether a batch's rewards are not just those that were stored."""
+        return self.episodic and (isinstance(self.window, windows.Hindsight) or (self.steps > 1 and not self.many))
+
+    @property
+    def many(self) -> bool:
+        """Whether a sample has many rows."""
+        return isinstance(self.window, windows.Sequence | windows.Episode)
+
+    @property
+    def added(self) -> frozenset[str]:
+        """Names of columns that a batch has beside those of the table and next_obs."""
+        if not self.episodic:
+            return frozenset()
+        if self.many:
+            return frozenset({"mask", "length"})
+        goals = {"relabelled", "achieved"} if isinstance(self.window, windows.Hindsight) else set[str]()
+        return frozenset({"discount", "n_step"} | goals)
 
     def to_native(self) -> native.ViewSpec:
         """Return the record that the core makes a view from."""
         chances = self.sampler if isinstance(self.sampler, samplers.Prioritized) else samplers.Prioritized(0.0, 0.0)
         return native.ViewSpec(
-            steps_after=self.steps,
+            steps_before=self.before,
+            steps_after=self.steps if self.next_obs or not self.steps else self.steps - 1,
+            period=self.period,
+            strict=isinstance(self.window, windows.Sequence) and self.window.strict,
+            whole=self.whole,
+            last_step=self.episodic and not self.next_obs,
             prioritized=self.prioritized,
             alpha=chances.alpha,
             beta=chances.beta,
@@ -133,7 +202,7 @@ def from_json(field: str, fields: dict[str, Any]) -> Any:
     """Return what `to_json` was given, for `field` "sampler" or "window"."""
     kinds = _SAMPLERS if field == "sampler" else _WINDOWS
     if isinstance(fields.get("kind"), str):  # a window may be called "kind": that one is a dict
-        return kinds[fields.pop("kind")](**fields)
+        return kinds[fields.pop("kind")](**fields)  # JSON's lists become tuples there
     return {name: from_json(field, record) for name, record in fields.items()}
 
 

@@ -2,6 +2,7 @@
 // here, because a wrong one would corrupt shared memory.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -171,7 +172,7 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   s.block_bytes = block_bytes;
   if (views.empty() || views.size() > kMaxViews) fail(ErrorCode::config, "table '%s' has %zu windows: 1 to %u", name.c_str(), views.size(), kMaxViews);
   s.views = views;
-  s.links = std::any_of(views.begin(), views.end(), [](const ViewSpec& view) { return view.steps_after > 0; });
+  s.links = std::any_of(views.begin(), views.end(), [](const ViewSpec& view) { return view.steps_after > 0 || view.steps_before > 0 || view.period > 1 || view.rules != 0; });
   s.settings = settings;
   if (limiter > kQueueCapacity) fail(ErrorCode::config, "unknown limiter %u", limiter);
   s.limiter = static_cast<LimiterKind>(limiter);
@@ -356,13 +357,27 @@ class PySampler : public Handle<Sampler> {
 
   // The plan, if it is one of this table: a wrong one would read outside of it.
   static const Plan& checked(const TableCore& core, const Plan& plan) {
+    if (core.queue() != nullptr) fail(ErrorCode::config, "table '%.63s' is a queue: its rows are delivered, not drawn", core.shared().name);
     for (const Output& output : plan.outputs) {
-      if (output.source <= Source::n_step_sum && (output.column >= core.shared().n_columns || core.columns()[output.column].row_bytes != output.row_bytes)) {
+      const std::uint64_t count = plan.count(output.source);
+      if (of_columns(output.source) && (output.column >= core.shared().n_columns || core.columns()[output.column].row_bytes * count != output.row_bytes)) {
         fail(ErrorCode::config, "output of %llu bytes a row does not fit column %u", static_cast<unsigned long long>(output.row_bytes), output.column);
       }
+      if (output.source == Source::mask && output.row_bytes != count) fail(ErrorCode::config, "a mask of %llu bytes for %llu rows", static_cast<unsigned long long>(output.row_bytes), static_cast<unsigned long long>(count));
+      const bool goal = output.source == Source::goal || output.source == Source::next_goal || output.source == Source::relabelled;
+      if (goal && plan.hindsight == Hindsight::none) fail(ErrorCode::config, "goals without a strategy");
+      if (goal && output.source != Source::relabelled && (plan.achieved >= core.shared().n_columns || core.columns()[plan.achieved].row_bytes != output.row_bytes)) {
+        fail(ErrorCode::config, "goals of %llu bytes do not fit column %u", static_cast<unsigned long long>(output.row_bytes), plan.achieved);
+      }
+      const bool plain = output.source == Source::row;
+      if (plan.steps == 0 && !plain) fail(ErrorCode::config, "an output of windows in a plan of rows");
     }
     const View& view = core.shared().views[checked_view(core, plan.view)];
-    if (plan.steps > view.steps_after) fail(ErrorCode::config, "a window of %u steps on a table that was declared with %u", plan.steps, view.steps_after);
+    const std::uint32_t steps = plan.steps - (plan.last_step && plan.steps > 0);
+    const std::uint32_t before = std::max(plan.before, plan.stack - 1);
+    if (plan.stack == 0 || steps > view.steps_after || before > view.steps_before || (plan.hindsight == Hindsight::episode && view.steps_before != kWholePast)) {
+      fail(ErrorCode::config, "a window of %u rows, then %u, on a table that was declared with %u and %u", before, steps, view.steps_before, view.steps_after);
+    }
     return plan;
   }
 
@@ -518,7 +533,8 @@ void translate(const std::exception_ptr& p, void*) {
     std::rethrow_exception(p);
   } catch (const Error& e) {
     static constexpr const char* kClasses[] = {"StoreClosed", "ForkedHandle", "LayoutMismatch", "OutOfHostMemory", "LockTimeout", "ConfigError",
-                                               "ReadOnlyStore", "StaleKey", "NameTaken", "CapacityError", "UnsupportedPlatform"};
+                                               "ReadOnlyStore", "StaleKey", "NameTaken", "CapacityError", "UnsupportedPlatform", "LeaseExpired", "QueueEnded",
+                                               "StalePolicy"};
     nb::object type = nb::module_::import_("conduit_store.errors").attr(kClasses[static_cast<int>(e.code)]);
     PyErr_SetString(type.ptr(), e.what());
   }
@@ -537,6 +553,11 @@ struct Fields {
 PyType_Slot staging_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(staging_buffer)}, {0, nullptr}};
 
 }  // namespace
+}  // namespace conduit
+
+#include "queue_bindings.hpp"
+
+namespace conduit {
 
 NB_MODULE(CONDUIT_MODULE_NAME, m) {
   nb::set_leak_warnings(false);
@@ -545,6 +566,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.attr("LAYOUT_VERSION") = kLayoutVersion;
   m.attr("FINGERPRINT") = fingerprint();
   m.attr("MAX_TABLE_SLOTS") = kSlotMask;
+  m.attr("MAX_CONSUMERS") = kGroups;
   m.def("fixed_control_bytes", &control_fixed_bytes, "max_processes"_a, "max_tables"_a);
   m.def("format_control", &format_control, "control_fd"_a, "control_bytes"_a, "data_bytes"_a, "max_processes"_a, "max_tables"_a, "name"_a);
   m.def("now_ns", &now_ns);
@@ -588,9 +610,11 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_ro("total", &SampleState::total);
 
   nb::class_<ViewSpec>(m, "ViewSpec")
-      .def("__init__", [](ViewSpec* self, std::uint32_t steps_after, bool prioritized, double alpha, double beta, double eps) {
-        new (self) ViewSpec{prioritized, steps_after, {alpha, eps, beta}};
-      }, "steps_after"_a, "prioritized"_a, "alpha"_a, "beta"_a, "eps"_a);
+      .def("__init__", [](ViewSpec* self, std::uint32_t steps_before, std::uint32_t steps_after, std::uint32_t period, bool strict, bool whole, bool last_step, bool prioritized, double alpha, double beta, double eps) {
+        if (period == 0) fail(ErrorCode::config, "a period of 0");
+        const std::uint32_t rules = (strict ? kStrict : 0) | (whole ? kWhole : 0) | (last_step ? kLastStep : 0);
+        new (self) ViewSpec{prioritized, steps_before, steps_after, period, rules, {alpha, eps, beta}};
+      }, "steps_before"_a, "steps_after"_a, "period"_a, "strict"_a, "whole"_a, "last_step"_a, "prioritized"_a, "alpha"_a, "beta"_a, "eps"_a);
   nb::class_<TableSpec>(m, "TableSpec")
       .def("__init__", [](TableSpec* self, const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets, const std::vector<std::uint64_t>& row_bytes,
                           std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint64_t block_bytes, const std::vector<ViewSpec>& views,
@@ -598,7 +622,13 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
              new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, views, settings, limiter, limits_inserts, counts_uses, seed));
            },
            "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "settings"_a,
-           "limiter"_a, "limits_inserts"_a, "counts_uses"_a, "seed"_a);
+           "limiter"_a, "limits_inserts"_a, "counts_uses"_a, "seed"_a)
+      .def("as_queue", [](TableSpec& s, std::uint32_t groups, double lease_timeout, std::optional<std::int64_t> max_staleness, std::uint32_t version_column) {
+        if (groups < 1 || groups > kGroups || s.links || s.limits_inserts || s.counts_uses) fail(ErrorCode::config, "a queue of %u consumer groups, or with episodes or a limiter", groups);
+        if (max_staleness && (version_column >= s.columns.size() || s.columns[version_column].row_bytes != 8)) fail(ErrorCode::config, "no version in column %u", version_column);
+        s.views.clear();
+        s.queue = {groups, static_cast<std::uint64_t>(lease_timeout * 1e9), max_staleness.value_or(-1), version_column};
+      }, "groups"_a, "lease_timeout"_a, "max_staleness"_a.none(), "version_column"_a);
 
   nb::class_<Staging>(m, "Staging", nb::type_slots(staging_slots)).def_prop_ro("bytes", &Staging::bytes);
   // Arrays of n rows within a buffer: (byte offset, dtype.str without byte order, shape of a row) each.
@@ -655,7 +685,10 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         return a.unlocked([&](Process& p) { return TableCore::create(p, control_fd, data_fd, spec); });
       }, "control_fd"_a, "data_fd"_a, "spec"_a);
 
-  nb::class_<PyTable>(m, "Table")
+  nb::class_<PyTable> table_class(m, "Table");
+  bind_queue_table(table_class);
+  bind_queues(m);
+  table_class
       .def(nb::init<const PyAttachment&, std::uint32_t>(), "attachment"_a, "index"_a)
       .def("close", &PyTable::release)
       .def_prop_ro("name", [](PyTable& t) { return std::string(t.get()->shared().name); })
@@ -695,7 +728,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       }, "view"_a, "n"_a)
       .def("can_insert", [](PyTable& t, std::uint64_t n) { return t.unlocked([&](TableCore& c) { return c.can_insert(n); }); }, "n"_a)
       .def("info", [](PyTable& t, std::uint32_t view) {
-        return info_dict(t.unlocked([&](TableCore& c) { return c.info(checked_view(c, view)); }));
+        return info_dict(t.unlocked([&](TableCore& c) { return c.info(c.queue() != nullptr ? 0 : checked_view(c, view)); }));
       }, "view"_a)
       .def("update", [](PyTable& t, std::uint32_t view, nb::object keys, nb::object priorities, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys"), p(priorities, n * sizeof(float), "priorities");
@@ -735,25 +768,36 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       // What the last append was stopped by (Writer::Stopped), and what the limiter then looked like.
       .def_prop_ro("stopped", [](PyWriter& w) { return static_cast<int>(w.get()->stopped()); })
       .def_prop_ro("limiter", [](PyWriter& w) { return w.get()->limiter(); })
+      // Of queues: whether the last append found room for its rows, but no block.
+      .def_prop_ro("blocked", [](PyWriter& w) { return w.get()->refused() == Admission::blocked; })
       .def_prop_ro("closed", [](PyWriter& w) { return w.closed(); })
       .def("check", [](PyWriter& w) { w.checked(); })
       .def("close", &PyWriter::close);
 
   // What batches of one window are made of; outputs as (source, column, bytes a row).
   nb::class_<Plan>(m, "Plan")
-      .def("__init__", [](Plan* self, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t view, std::uint32_t steps, double gamma, bool double_reward, bool table_weights) {
+      .def("__init__", [](Plan* self, const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>>& outputs, std::uint32_t view, std::uint32_t before, std::uint32_t steps, std::uint32_t stack,
+                          bool last_step, bool pad_zeros, double gamma, bool double_reward, bool table_weights, std::uint32_t hindsight, double ratio, std::uint32_t achieved) {
+        if (hindsight > static_cast<std::uint32_t>(Hindsight::episode)) fail(ErrorCode::config, "unknown strategy %u", hindsight);
         Plan plan;
         for (const auto& [source, column, row_bytes] : outputs) {
-          if (source > static_cast<std::uint32_t>(Source::steps)) fail(ErrorCode::config, "unknown source %u", source);
+          if (source >= kSources) fail(ErrorCode::config, "unknown source %u", source);
           plan.outputs.push_back({static_cast<Source>(source), column, row_bytes});
         }
         plan.view = view;
+        plan.before = before;
         plan.steps = steps;
+        plan.stack = stack;
+        plan.last_step = last_step;
+        plan.pad_zeros = pad_zeros;
+        plan.hindsight = static_cast<Hindsight>(hindsight);
+        plan.ratio = ratio;
+        plan.achieved = achieved;
         plan.gamma = gamma;
         plan.double_reward = double_reward;
         plan.table_weights = table_weights;
         new (self) Plan(std::move(plan));
-      }, "outputs"_a, "view"_a, "steps"_a, "gamma"_a, "double_reward"_a, "table_weights"_a);
+      }, "outputs"_a, "view"_a, "before"_a, "steps"_a, "stack"_a, "last_step"_a, "pad_zeros"_a, "gamma"_a, "double_reward"_a, "table_weights"_a, "hindsight"_a, "ratio"_a, "achieved"_a);
   nb::class_<PySampler>(m, "Sampler")
       .def(nb::init<const PyTable&, const Plan&>(), "table"_a, "plan"_a)
       .def("close", &PySampler::release)

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "failpoints.hpp"
+#include "queue.hpp"
 #include "table.hpp"
 
 namespace conduit {
@@ -12,29 +13,60 @@ namespace {
 #endif
 constexpr std::uint64_t kStallNs = CONDUIT_STALL_MS * 1'000'000ull;  // a reader that has not moved for this long is expelled
 
+// Sorts lines and joins neighbours, and more than neighbours while there are more than a journal holds: entries may name
+// lines that do not change.
+void merge_lines(std::vector<LineRange>& lines) {
+  std::sort(lines.begin(), lines.end(), [](const LineRange& a, const LineRange& b) { return a.first < b.first; });
+  for (std::uint32_t gap = 1;; gap *= 2) {
+    std::size_t kept = 0;
+    for (const LineRange& line : lines) {
+      if (kept > 0 && line.first <= lines[kept - 1].last + gap) lines[kept - 1].last = std::max(lines[kept - 1].last, line.last);
+      else lines[kept++] = line;
+    }
+    lines.resize(kept);
+    if (kept <= kJournalEntries) return;
+  }
+}
+
 }  // namespace
 
-// Zeroes the leaves of rows [evicted, to) of block `b` and takes them out of every count.
+// Zeroes the leaves of rows [evicted, to) of block `b`, and of those whose windows need them, and takes them out of every count.
 void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
   Block& block = blocks_[b];
   const std::uint32_t from = block.evicted.load(std::memory_order_relaxed);
   if (to <= from) return;
   const std::uint32_t base = b * t_.rows_per_block;
-  const LineRange range{(base + from) / kFanOut, (base + to - 1) / kFanOut};
+  // Rows of other blocks, or further on in this one, whose windows reach back to what goes.
+  static thread_local std::vector<std::uint32_t> bereft[kMaxViews];
+  static thread_local std::vector<LineRange> lines;
+  lines.assign(1, {(base + from) / kFanOut, (base + to - 1) / kFanOut});
+  for (std::uint32_t v = 0; v < n_views(); ++v) {
+    find_bereft(views_[v], base + from, base + to, bereft[v]);
+    for (const std::uint32_t slot : bereft[v]) lines.push_back({slot / kFanOut, slot / kFanOut});
+  }
+  if (lines.size() > 1) merge_lines(lines);
   FAILPOINT(evict_begin);
-  journal(&range, 1);
+  journal(lines.data(), static_cast<std::uint32_t>(lines.size()));
   block.evicted.store(to, std::memory_order_release);
   FAILPOINT(evict_marked);
-  for (ViewIndex& view : views_) {
-    const double change = view.sum().range_sum(base + from, base + to);
+  for (std::uint32_t v = 0; v < n_views(); ++v) {
+    ViewIndex& view = views_[v];
+    double change = view.sum().range_sum(base + from, base + to);
     for (std::uint32_t slot = base + from; slot < base + to; ++slot) {
       view.set_ready(slot, false);
       view.leaves()[slot] = 0.0;
     }
+    for (const std::uint32_t slot : bereft[v]) {
+      change += view.leaves()[slot];
+      view.set_ready(slot, false);
+      view.leaves()[slot] = 0.0;
+      FAILPOINT(evict_bereft);
+    }
     FAILPOINT(evict_leaves);
-    LineRange lines = range;
-    view.refresh(&lines, 1);
-    view.moved(change, to - from);
+    static thread_local std::vector<LineRange> touched;  // refresh() overwrites it
+    touched = lines;
+    view.refresh(touched.data(), static_cast<std::uint32_t>(touched.size()));
+    view.moved(change, to - from + bereft[v].size());
   }
   journal_done();
   const std::uint32_t folded = std::min(to, block.folded.load(std::memory_order_relaxed));
@@ -89,10 +121,10 @@ void TableCore::retire(std::uint32_t b) {
   block.retired_epoch = process_->segments().header().epoch.fetch_add(1, std::memory_order_acq_rel) & kEpochMask;
   block.state.store(kRetired, std::memory_order_release);
   FAILPOINT(retire_after);
-  // Nearly always the first. Rows that are used up may leave their block empty anywhere.
-  std::uint64_t place = t_.order_head;
-  while (order_[place % t_.n_blocks] != b) ++place;
-  for (; place > t_.order_head; --place) order_[place % t_.n_blocks] = order_[(place - 1) % t_.n_blocks];
+  // Nearly always the first. Of a queue, and where rows are used up, whichever is done: those before it move up.
+  std::uint64_t at = t_.order_head;
+  while (order_[at % t_.n_blocks] != b) ++at;
+  for (; at > t_.order_head; --at) order_[at % t_.n_blocks] = order_[(at - 1) % t_.n_blocks];
   ++t_.order_head;
   for (std::uint32_t i = 0; i < t_.active_count; ++i) {
     if (active_[i] != b) continue;
@@ -217,6 +249,7 @@ void TableCore::give(std::uint32_t b, std::uint64_t writer) {
   block.birth = ++t_.births;
   block.generation.store((block.generation.load(std::memory_order_relaxed) + 1) & ((std::uint64_t{1} << 36) - 1), std::memory_order_relaxed);
   block.pub.store(0, std::memory_order_relaxed);
+  if (queue_) queue_->opened(b);
   FAILPOINT(open_before_state);
   block.state.store(kOpen, std::memory_order_release);
   FAILPOINT(open_after_state);
@@ -246,6 +279,7 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders,
   if (b == kNoRow) {
     seal_dead();
     fold();
+    retire_all_empty();
     if (reclaim(holders, stalled)) b = find_free();
   }
   // Room is short because of many open blocks, short blocks of writers that died, idle writers or short episodes. Evict
@@ -288,7 +322,8 @@ void TableCore::clear_locked() {
   IndexLock lock(*this);
   FAILPOINT(clear_begin);
   fold();
-  while (t_.order_head != t_.order_tail) {
+  if (queue_) queue_->clear();
+  while (!queue_ && t_.order_head != t_.order_tail) {
     const std::uint32_t b = order_[t_.order_head % t_.n_blocks];
     const std::uint64_t early = t_.counters.evicted_early.load(std::memory_order_relaxed);
     evict_block(b);

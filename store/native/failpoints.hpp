@@ -14,7 +14,7 @@ namespace conduit {
   X(append_together) X(append_noted) X(append_halfway) X(lock_taken)                                              \
   X(open_locked) X(open_sealed_dead) X(open_before_state) X(open_after_state) X(open_ordered)                     \
   X(fold_begin) X(fold_row_linked) X(fold_row_ready) X(fold_block_leaves) X(fold_block_counted) X(fold_end)       \
-  X(evict_begin) X(evict_marked) X(evict_leaves) X(evict_counted) X(evict_end)                                    \
+  X(evict_begin) X(evict_marked) X(evict_bereft) X(evict_leaves) X(evict_counted) X(evict_end)                                    \
   X(retire_before) X(retire_after) X(reclaim_before) X(reclaim_after) X(expel_before) X(expel_after)              \
   X(journal_written) X(tree_raw_written) X(tree_leaves_written) X(tree_level_written) X(tree_done)                \
   X(settings_written) X(settings_switched)                                                                        \
@@ -25,7 +25,11 @@ namespace conduit {
   X(update_locked) X(update_done)                                                                                 \
   X(reader_entered) X(draw_locked) X(draw_done) X(gather_begin) X(gather_column) X(gather_end) X(reader_left)     \
   X(pin_locked) X(pin_written) X(pin_released) X(clear_begin) X(clear_end) X(recover_begin) X(recover_end)        \
-  X(wait_rows) X(wait_space)
+  X(wait_rows) X(wait_space)                                                                                      \
+  X(queue_reserved) X(queue_written) X(queue_locked) X(queue_noted) X(queue_halfway) X(queue_published)          \
+  X(lease_locked) X(lease_written) X(lease_row) X(lease_made) X(lease_copied)                                     \
+  X(ack_locked) X(ack_row_marked) X(ack_marked) X(ack_decided) X(ack_row) X(ack_done) X(ack_left)                 \
+  X(return_begin) X(return_row) X(return_done)
 
 enum class Failpoint : int {
 #define X(name) name,

@@ -4,20 +4,13 @@
 #include <limits>
 
 #include "failpoints.hpp"
+#include "queue.hpp"
 #include "table.hpp"
 
 namespace conduit {
 
-// Whether slot `p`, noted as a predecessor by a row of a block of birth `birth`, still is that row: its block has not
-// been given away since (it would be younger than the block that names it) and it has not been evicted.
-bool TableCore::linked(std::uint32_t p, std::uint64_t birth) const {
-  if (p == kNoRow) return false;
-  const Block& block = blocks_[p / t_.rows_per_block];
-  return block.state.load(std::memory_order_relaxed) == kOpen && block.birth <= birth &&
-         p % t_.rows_per_block >= block.evicted.load(std::memory_order_relaxed);
-}
-
 void TableCore::fold() {
+  if (queue_) return;  // rows of a queue are counted when they are published
   if (t_.active_count == 0) {
     if (t_.live_steps > t_.max_size) evict_surplus();
     return;
@@ -82,71 +75,6 @@ void TableCore::fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to)
   block.folded.store(to, std::memory_order_release);
   FAILPOINT(fold_block_counted);
   t_.counters.steps_folded.fetch_add(steps, std::memory_order_relaxed);
-}
-
-// The row's predecessor, kNoRow if it has none or none any more. It is told by the birth of that row's own block: that of a
-// younger block further down the chain would let a block pass that has been given away in between.
-std::uint32_t TableCore::before(std::uint32_t slot) const {
-  const std::uint32_t p = std::atomic_ref(prev_[slot]).load(std::memory_order_relaxed);
-  return linked(p, blocks_[block_of(slot)].birth) ? p : kNoRow;
-}
-
-void TableCore::link(std::uint32_t slot) {
-  const std::uint32_t p = before(slot);
-  if (p == kNoRow) return;
-  std::atomic_ref(next_[p]).store(slot, std::memory_order_relaxed);
-  FAILPOINT(fold_row_linked);
-}
-
-// The rows of a view that a new row makes ready.
-void TableCore::find_ready(const ViewIndex& view, std::uint32_t slot, std::vector<std::uint32_t>& ready_slots) const {
-  const bool final_row = (flag(slot) & kFinal) != 0;
-  const std::uint32_t n = view.shared().steps_after;
-  if (n == 0) {
-    if (!final_row) ready_slots.push_back(slot);
-    return;
-  }
-  std::uint32_t p = before(slot);
-  for (std::uint32_t back = 1; p != kNoRow; ++back, p = before(p)) {
-    // An episode's end completes the windows of its last n steps; an ordinary step completes just the n-th before it.
-    if ((final_row || back == n) && !view.ready(p) && !used_up(p)) ready_slots.push_back(p);
-    if (back == n) break;
-  }
-}
-
-// A writer has gone or closed: the last rows of its open episodes will never have successors. They may lie in any of its
-// blocks, since environments need not step together.
-void TableCore::finish_chains_of(std::uint64_t writer) {
-  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
-    if (blocks_[b].state.load(std::memory_order_relaxed) == kOpen && blocks_[b].writer == writer) finish_chains(b);
-  }
-}
-
-void TableCore::finish_writer(std::uint64_t writer) {
-  IndexLock lock(*this);
-  fold();
-  finish_chains_of(writer);
-}
-
-// Rows that have at least one successor keep a shorter window; the very last row of each chain has no next observation
-// and stays out.
-void TableCore::finish_chains(std::uint32_t b) {
-  const Block& block = blocks_[b];
-  const std::uint32_t base = b * t_.rows_per_block;
-  std::vector<std::uint32_t> slots;
-  for (ViewIndex& view : views_) {
-    slots.clear();
-    for (std::uint32_t row = block.folded.load(std::memory_order_relaxed); row-- > block.evicted.load(std::memory_order_relaxed);) {
-      const std::uint32_t tail = base + row;
-      if (next(tail) != kNoRow || (flag(tail) & kFinal) != 0) continue;
-      std::uint32_t p = tail;
-      for (std::uint32_t back = 1; back < view.shared().steps_after; ++back) {
-        if ((p = before(p)) == kNoRow) break;
-        if (!view.ready(p) && !used_up(p)) slots.push_back(p);
-      }
-    }
-    make_ready(view, slots);
-  }
 }
 
 // Gives every slot its leaf in a view. Journal first: a folder killed in here is undone or redone by recomputation.

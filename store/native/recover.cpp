@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "failpoints.hpp"
+#include "queue.hpp"
 #include "table.hpp"
 
 namespace conduit {
@@ -70,7 +71,7 @@ void TableCore::recover_leaves(ViewIndex& view, const std::vector<LineRange>& ot
       const Block& block = blocks_[slot / t_.rows_per_block];
       const bool gone = block.state.load(std::memory_order_relaxed) != kOpen ||
                         slot % t_.rows_per_block < block.evicted.load(std::memory_order_relaxed) || used_up(slot);
-      if (gone) view.set_ready(slot, false);
+      if (gone || (view.shared().steps_before > 0 && view.ready(slot) && !begins(view.shared(), slot))) view.set_ready(slot, false);
       if (view.prioritized() && view.ready(slot) && !(view.raw(slot) >= 0.0f)) view.set_raw(slot, 1.0f);
       view.leaves()[slot] = view.leaf_of(slot);
     }
@@ -81,12 +82,25 @@ void TableCore::recover_leaves(ViewIndex& view, const std::vector<LineRange>& ot
 
 void TableCore::recover() {
   FAILPOINT(recover_begin);
+  if (queue_) {
+    queue_->recover();
+    recover_blocks();
+    queue_->retire_done();
+    FAILPOINT(recover_end);
+    return;
+  }
   complete_publications();
   // 1. Rows: a block that is not open, or an evicted row, has no ready rows. Only journaled lines can be out of step.
   // Which view the dead holder was at is not recorded: the lines are put right in all of them.
   const std::vector<LineRange> full = use_up_full();
   for (ViewIndex& view : views_) recover_leaves(view, full);
   t_.journal_used.store(0, std::memory_order_release);
+  recover_blocks();
+  for (const ViewIndex& view : views_) view.new_era();
+  FAILPOINT(recover_end);
+}
+
+void TableCore::recover_blocks() {
   // 2. Blocks: order, active list and counts follow from their states.
   std::vector<std::uint32_t> open;
   t_.live_steps = 0;
@@ -97,8 +111,8 @@ void TableCore::recover() {
     t_.births = std::max(t_.births, block.birth);
     const std::uint32_t folded = block.folded.load(std::memory_order_relaxed);
     const std::uint32_t evicted = block.evicted.load(std::memory_order_relaxed);
-    block.live = evicted < folded ? count_steps(b, evicted, folded) : 0;
-    t_.live_steps += block.live;
+    block.live = queue_ || evicted >= folded ? 0 : count_steps(b, evicted, folded);
+    t_.live_steps += queue_ ? queue_->unacknowledged(b) : block.live;
   }
   std::sort(open.begin(), open.end(), [&](std::uint32_t a, std::uint32_t b) { return blocks_[a].birth < blocks_[b].birth; });
   t_.order_head = 0;
@@ -114,20 +128,17 @@ void TableCore::recover() {
     t_.counters.steps_evicted.store(in - t_.live_steps);
   }
   t_.counters.recoveries.fetch_add(1, std::memory_order_relaxed);
-  for (const ViewIndex& view : views_) view.new_era();
-  FAILPOINT(recover_end);
 }
 
 // What is wrong with a row in a view, or nullptr.
 const char* TableCore::wrong_in_view(const ViewIndex& view, std::uint32_t slot, bool live) const {
   const bool ready = view.ready(slot), final_row = (flag(slot) & kFinal) != 0;
-  const std::uint32_t after = view.shared().steps_after;
   if (ready && !live) return "ready but not live";
   if (ready && final_row) return "a final observation and ready";
-  if (live && after == 0 && !ready && !final_row) return "live but not ready";
   if (view.leaves()[slot] != view.leaf_of(slot)) return "leaf differs from its priority";
-  if (ready && after > 0 && next(slot) == kNoRow) return "ready without a successor";
-  return nullptr;
+  if (!live) return nullptr;
+  if (t_.links == 0) return ready ? nullptr : "live but not ready";
+  return wrong_readiness(view, slot);
 }
 
 std::vector<std::string> TableCore::verify() {
@@ -138,6 +149,7 @@ std::vector<std::string> TableCore::verify() {
   };
   IndexLock lock(*this);
   fold();
+  if (queue_) return queue_->verify();
   expect(t_.publications_used.load() == 0, "an append is half published at rest");
   expect(t_.journal_used.load() == 0, "journal is not empty at rest");
   std::uint64_t live = 0, order = 0, open = 0;

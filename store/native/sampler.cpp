@@ -14,9 +14,7 @@
 namespace conduit {
 namespace {
 
-constexpr std::uint64_t kAlign = 64;
-constexpr std::uint64_t kProgressBytes = 1 << 20;  // copied between two signs of life of a reader
-constexpr std::uint32_t kAhead = 12;               // rows prefetched ahead of the copy
+constexpr std::uint64_t kGoals = 0x6a09e667f3bcc909;  // turns a view's seed into that of its goals
 
 // Importance weights, normalised by the batch's largest, or the table's where `least` is its smallest probability:
 // w_i = (min p / p_i)^beta.
@@ -29,49 +27,12 @@ void importance_weights(const double* probabilities, std::uint32_t n, double bet
   for (std::uint32_t i = 0; i < n; ++i) weights[i] = static_cast<float>(scratch[i]);
 }
 
-template <std::size_t kBytes>
-void copy_small(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::byte* out) {
-  for (std::uint32_t i = 0; i < n; ++i) memcpy(out + i * kBytes, rows[i].base + offset + rows[i].row * kBytes, kBytes);
-}
-
-void prefetch_row(const std::byte* at, std::uint64_t bytes) {
-  for (std::uint64_t k = 0; k < std::min<std::uint64_t>(bytes, 256); k += 64) __builtin_prefetch(at + k);
-}
-
-void copy_rows(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::uint64_t bytes, std::byte* out) {
-  switch (bytes) {
-    case 1: return copy_small<1>(rows, n, offset, out);
-    case 2: return copy_small<2>(rows, n, offset, out);
-    case 4: return copy_small<4>(rows, n, offset, out);
-    case 8: return copy_small<8>(rows, n, offset, out);
-    case 16: return copy_small<16>(rows, n, offset, out);
-    case 32: return copy_small<32>(rows, n, offset, out);
-    default: break;
-  }
-  for (std::uint32_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) prefetch_row(rows[i + kAhead].base + offset + rows[i + kAhead].row * bytes, bytes);
-    memcpy(out + i * bytes, rows[i].base + offset + rows[i].row * bytes, bytes);
-  }
-}
-
 }  // namespace
 
-std::vector<std::uint64_t> Plan::offsets(std::uint64_t n) const {
-  std::vector<std::uint64_t> result;
-  std::uint64_t at = 0;
-  const auto add = [&](std::uint64_t bytes) {
-    result.push_back(at);
-    at = (at + bytes + kAlign - 1) / kAlign * kAlign;
-  };
-  for (const Output& output : outputs) add(output.row_bytes * n);
-  add(sizeof(std::uint64_t) * n);
-  add(sizeof(double) * n);
-  add(sizeof(float) * n);
-  result.push_back(at);
-  return result;
-}
-
-Sampler::Sampler(std::shared_ptr<TableCore> table, Plan plan) : table_(std::move(table)), plan_(std::move(plan)) {}
+Sampler::Sampler(std::shared_ptr<TableCore> table, Plan plan)
+    : table_(std::move(table)), plan_(std::move(plan)), walk_(*table_), sequences_(plan_.has(Source::sequence) || plan_.has(Source::mask)),
+      stacks_(plan_.has(Source::stack)), next_stacks_(plan_.has(Source::next_stack)), after_(plan_.has(Source::after)),
+      goals_(plan_.hindsight != Hindsight::none) {}
 
 SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state, Reservation* held) {
   TableCore& t = *table_;
@@ -86,6 +47,10 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
   slots_.resize(n);
   for (;;) {
     if (!t.counts_uses()) uniform_draws(t.view(plan_.view).shared().seed, stream, batch, n, draws_.data());
+    if (goals_) {
+      goal_draws_.resize(std::size_t{n} * 2);
+      uniform_draws(t.view(plan_.view).shared().seed ^ kGoals, stream, batch, 2 * n, goal_draws_.data());
+    }
     const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();  // before the draw: what is drawn stays in place
     const std::uint64_t began = now_ns();
     double beta = 0.0, least = std::numeric_limits<double>::infinity();
@@ -172,6 +137,7 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, s
   TableCore& t = *table_;
   t.process().check();
   slots_.resize(n);
+  goal_draws_.clear();  // nothing is drawn, and no goal replaced
   const std::vector<std::uint64_t> offsets = plan_.offsets(n);
   for (;;) {
     const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();
@@ -191,117 +157,6 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, s
     std::fill_n(reinterpret_cast<double*>(out + offsets[extra + 1]), n, std::numeric_limits<double>::quiet_NaN());
     std::fill_n(reinterpret_cast<float*>(out + offsets[extra + 2]), n, 1.0f);
     return true;
-  }
-}
-
-const std::byte* Sampler::address(std::uint32_t slot, const Column& column) const {
-  const std::uint32_t block = table_->block_of(slot);
-  return table_->block_data(block) + column.block_offset + (slot - block * table_->shared().rows_per_block) * column.row_bytes;
-}
-
-// Walks each drawn row's window: m steps, up to the episode's end or the plan's n. A ready row has what it needs, and the
-// links of what it needs never change while the row's block is protected.
-void Sampler::resolve(std::uint32_t n, const std::uint32_t* slots) {
-  const TableCore& t = *table_;
-  rows_.resize(std::size_t{n} * 2);
-  for (std::uint32_t i = 0; i < n; ++i) rows_[i] = locate(slots[i]);
-  if (plan_.steps == 0) return;
-  windows_.resize(n);
-  const Column* reward = nullptr;
-  for (const Output& output : plan_.outputs) {
-    if (output.source == Source::n_step_sum) reward = &t.columns()[output.column];
-  }
-  for (std::uint32_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) {
-      __builtin_prefetch(&t.next_[slots[i + kAhead]]);
-      __builtin_prefetch(&t.flags_[slots[i + kAhead]]);
-      if (reward != nullptr) __builtin_prefetch(address(slots[i + kAhead], *reward));
-    }
-    std::uint32_t at = slots[i], m = 0;
-    double factor = 1.0, sum = 0.0;
-    std::uint8_t flags = 0;
-    for (;;) {
-      if (reward != nullptr) {
-        double value;
-        if (plan_.double_reward) {
-          memcpy(&value, address(at, *reward), sizeof value);
-        } else {
-          float narrow;
-          memcpy(&narrow, address(at, *reward), sizeof narrow);
-          value = narrow;
-        }
-        sum += factor * value;
-      }
-      ++m;
-      factor *= plan_.gamma;
-      flags = t.flag(at);
-      const std::uint32_t after = t.next(at);
-      if (after == kNoRow) break;  // only when this reader has been expelled meanwhile: the batch will be discarded
-      at = after;
-      if (m == plan_.steps || (flags & kEnd) != 0 || (t.flag(at) & kFinal) != 0 || t.next(at) == kNoRow) break;
-    }
-    rows_[n + i] = locate(at);
-    windows_[i] = {m, flags, static_cast<float>((flags & kTerminated) != 0 ? 0.0 : factor), sum};
-  }
-}
-
-// False when the reader was expelled: what it has copied is of no use. It looks before it starts and before each column,
-// so that one who was stopped for long does not wake to copy bytes that others are writing.
-bool Sampler::copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out) {
-  if (!epoch.held()) return false;
-  resolve(n, slots_.data());
-  return gather(epoch, n, offsets, out);
-}
-
-bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out) {
-  const TableCore& t = *table_;
-  const auto cursors = [&](const Output& output) { return rows_.data() + (output.source == Source::successor ? n : 0); };
-  for (const Output& output : plan_.outputs) {  // small columns miss the cache once a row: ask for all of them at once
-    if (output.source > Source::successor || output.row_bytes > 32) continue;
-    const std::uint64_t offset = t.columns()[output.column].block_offset;
-    const Cursor* from = cursors(output);
-    for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + offset + from[i].row * output.row_bytes);
-  }
-  std::uint64_t since = 0;
-  for (std::size_t k = 0; k < plan_.outputs.size(); ++k) {
-    const Output& output = plan_.outputs[k];
-    std::byte* to = out + offsets[k];
-    FAILPOINT(gather_column);
-    if (!epoch.held()) return false;
-    if (output.source > Source::successor) {
-      gather_window(output, n, to);
-      continue;
-    }
-    const Cursor* from = cursors(output);
-    const std::uint64_t offset = t.columns()[output.column].block_offset;
-    const auto step = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, kProgressBytes / output.row_bytes));
-    for (std::uint32_t start = 0; start < n; start += step) {
-      const std::uint32_t count = std::min(step, n - start);
-      copy_rows(from + start, count, offset, output.row_bytes, to + start * output.row_bytes);
-      since += count * output.row_bytes;
-      if (since < kProgressBytes) continue;
-      since = 0;
-      if (!epoch.progress()) return false;
-    }
-  }
-  FAILPOINT(gather_end);
-  return true;
-}
-
-// A column that belongs to the window as a whole.
-void Sampler::gather_window(const Output& output, std::uint32_t n, std::byte* to) const {
-  const auto fill = [&](auto* values, auto value_of) {
-    for (std::uint32_t i = 0; i < n; ++i) values[i] = value_of(windows_[i]);
-  };
-  switch (output.source) {
-    case Source::n_step_sum:
-      if (plan_.double_reward) fill(reinterpret_cast<double*>(to), [](const Window& w) { return w.reduced; });
-      else fill(reinterpret_cast<float*>(to), [](const Window& w) { return static_cast<float>(w.reduced); });
-      break;
-    case Source::terminated: fill(reinterpret_cast<bool*>(to), [](const Window& w) { return (w.flags & kTerminated) != 0; }); break;
-    case Source::truncated: fill(reinterpret_cast<bool*>(to), [](const Window& w) { return (w.flags & kTruncated) != 0; }); break;
-    case Source::discount: fill(reinterpret_cast<float*>(to), [](const Window& w) { return w.discount; }); break;
-    default: fill(reinterpret_cast<std::int32_t*>(to), [](const Window& w) { return static_cast<std::int32_t>(w.steps); }); break;
   }
 }
 

@@ -3,47 +3,17 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
 #include <vector>
 
+#include "plan.hpp"
 #include "table.hpp"
+#include "walk.hpp"
 
 namespace conduit {
 
-// What one output column of a batch is made of.
-enum class Source : std::uint32_t {
-  row = 0,         // a column of the drawn row
-  successor = 1,   // a column of the row that ends the window (next_obs)
-  n_step_sum = 2,  // sum of gamma^k * column over the window; float32 or float64
-  terminated = 3,  // bool: of the window's last step
-  truncated = 4,   // bool
-  discount = 5,    // float32: gamma^m, 0 when terminated
-  steps = 6,       // int32: m, the steps the window really has
-};
-
-struct Output {
-  Source source;
-  std::uint32_t column;     // for row, successor, n_step_sum
-  std::uint64_t row_bytes;
-};
-
-// A window and the columns it yields, laid out one after the other, each 64-byte aligned, followed by keys (uint64),
-// probabilities (float64) and weights (float32).
-struct Plan {
-  std::vector<Output> outputs;
-  std::uint32_t steps = 0;  // n of the n-step window; 0 = rows as stored
-  double gamma = 1.0;
-  bool double_reward = false;  // the reduced column is float64
-  std::uint32_t view = 0;      // whose rows are drawn
-  bool table_weights = false;  // importance weights are divided by the largest of the table, not of the batch
-
-  // Byte offset of each output for n rows, then of keys, probabilities, weights; the last element is the total size.
-  std::vector<std::uint64_t> offsets(std::uint64_t n) const;
-};
-
 // Where a row is.
 struct Cursor {
-  const std::byte* base;  // of its block
+  const std::byte* base;  // of its block; null: nowhere, which counts as zeros
   std::uint32_t row;
 };
 
@@ -76,35 +46,61 @@ class Sampler {
   std::uint32_t begin_wait();
   void wait(std::uint32_t signal, std::uint64_t timeout_ns, SampleStatus why);
   // Copies the windows of given live rows; false for the first key that is stale, whose position comes back. Nothing was
-  // drawn: probabilities are NaN, weights 1.
+  // drawn: probabilities are NaN, weights 1, goals as they were.
   bool read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at);
   const Plan& plan() const { return plan_; }
   TableCore& table() const { return *table_; }
 
  private:
   struct Window {
-    std::uint32_t steps;
+    std::uint32_t steps, before;
     std::uint8_t flags;
     float discount;
     double reduced;
   };
   SampleStatus draw(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::uint64_t* keys, double* probabilities, SampleState* state, Reservation* held, double* beta, double* least);
+
+  // Rows of a whole batch, in the order of the output.
+  struct CopyRun {
+    const std::byte* base;  // null: zeros
+    std::uint32_t row, n;
+  };
+
+  // resolve.cpp: where everything is
   void resolve(std::uint32_t n, const std::uint32_t* slots);
+  std::uint32_t resolve_steps(std::uint32_t i, std::uint32_t slot, const Column* reward);
+  void resolve_sequence(std::uint32_t i, std::uint32_t slot, std::uint32_t n);
+  void resolve_stack(std::uint32_t slot, std::vector<CopyRun>& runs);
+  void resolve_after(std::uint32_t i, std::uint32_t slot);
+  void resolve_goal(std::uint32_t i, std::uint32_t slot);
+  void append_runs(const std::vector<Run>& found, std::vector<CopyRun>& runs) const;
   Cursor locate(std::uint32_t slot) const {
     const std::uint32_t block = table_->block_of(slot);
     return {table_->block_data(block), slot - block * table_->shared().rows_per_block};
   }
+  const std::byte* address(std::uint32_t slot, const Column& column) const;
+
+  // gather.cpp: copies
   bool copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out);
   bool gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out);
+  bool gather_rows(ReaderEpoch& epoch, const Output& output, std::uint32_t n, std::byte* to);
+  bool gather_runs(ReaderEpoch& epoch, const Output& output, const std::vector<CopyRun>& runs, std::byte* to);
+  void gather_goals(const Output& output, std::uint32_t n, std::byte* to) const;
   void gather_window(const Output& output, std::uint32_t n, std::byte* to) const;
-  const std::byte* address(std::uint32_t slot, const Column& column) const;
 
   std::shared_ptr<TableCore> table_;
   Plan plan_;
+  Walk walk_;
+  bool sequences_, stacks_, next_stacks_, after_, goals_;  // what the plan has
   std::vector<Window> windows_;
-  std::vector<Cursor> rows_;  // of each drawn row, then of each successor
-  std::vector<double> draws_;
+  std::vector<Cursor> rows_;       // of each drawn row, then of each successor
+  std::vector<Cursor> firsts_;     // of each window's first row
+  std::vector<Cursor> goal_rows_;  // of each row with another goal
+  std::vector<CopyRun> sequence_runs_, stack_runs_, next_stack_runs_, after_runs_;
+  std::vector<Run> found_;         // scratch of one window
+  std::vector<double> draws_, goal_draws_;
   std::vector<std::uint32_t> slots_, spent_;
+  std::uint64_t since_ = 0;        // bytes copied since the last sign of life
 };
 
 }  // namespace conduit

@@ -18,6 +18,8 @@ void futex_wait(std::atomic<std::uint32_t>* word, std::uint32_t expected, std::u
 // The same after looking for a few microseconds whether the word changes: what is about to come needs no sleep.
 void futex_wait_briefly_awake(std::atomic<std::uint32_t>* word, std::uint32_t expected, std::uint64_t timeout_ns);
 void futex_wake_all(std::atomic<std::uint32_t>* word);
+// Looks at `word` for up to `spin_ns` without sleeping; whether it has moved from `seen`.
+bool spin_until_moved(const std::atomic<std::uint64_t>& word, std::uint64_t seen, std::uint64_t spin_ns);
 
 // The waiting protocol of layout.hpp. Progress side: one load when nobody waits.
 inline void announce(std::atomic<std::uint32_t>& waiting, std::atomic<std::uint32_t>& signal) {

@@ -12,6 +12,7 @@
 
 #include "error.hpp"
 #include "failpoints.hpp"
+#include "queue.hpp"
 
 namespace conduit {
 namespace {
@@ -37,7 +38,9 @@ void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t a
   t.flags_offset = take(slots);
   t.prev_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
   t.next_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
-  t.levels = SumTree::plan(slots, t.level_size);
+  const bool periods = std::any_of(spec.views.begin(), spec.views.end(), [](const ViewSpec& view) { return view.period > 1; });
+  t.steps_offset = periods ? take(slots * sizeof(std::uint32_t)) : 0;
+  t.levels = SumTree::plan(slots, t.level_size);  // of each view: a queue has none
   t.extreme_levels = ExtremeTree::plan(slots, t.extreme_size);
   for (std::size_t v = 0; v < spec.views.size(); ++v) {
     View& view = t.views[v];
@@ -50,6 +53,7 @@ void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t a
   t.order_offset = take(spec.n_blocks * sizeof(std::uint32_t));
   t.uses_offset = spec.counts_uses ? take(slots * sizeof(std::uint32_t)) : 0;
   t.tallies_offset = spec.limiter == kSampleToInsert ? take(max_processes * sizeof(Tally)) : 0;
+  t.queue_offset = spec.queue.groups > 0 ? take(QueueIndex::bytes(spec.queue.groups, spec.n_blocks, slots)) : 0;
   t.end_offset = round_up(at, kPage);
 }
 
@@ -104,13 +108,17 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
     View& view = t.views[v];
     // The views' draws are independent: the same stream and batch number mean other rows in each.
     view.seed = spec.seed + v * 0x9e3779b97f4a7c15ull;
+    view.steps_before = from.steps_before;
     view.steps_after = from.steps_after;
+    view.period = from.period;
+    view.rules = from.rules;
     view.prioritized = from.prioritized;
     t.settings[0].views[v] = from.chances;
     for (std::uint32_t k = 0; from.prioritized && k < t.extreme_levels; ++k) {
       std::fill_n(segments.control_at<Extremes>(view.extreme_offset[k]), t.extreme_size[k], Extremes{});
     }
   }
+  if (t.queue_offset != 0) QueueIndex::fill(spec.queue, spec.n_blocks, spec.rows_per_block, t.queue_offset, segments);
   mutex_init(t.index);
 }
 
@@ -202,6 +210,7 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   flags_ = s.control_at<std::uint8_t>(t_.flags_offset);
   prev_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.prev_offset) : nullptr;
   next_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.next_offset) : nullptr;
+  steps_ = t_.steps_offset != 0 ? s.control_at<std::uint32_t>(t_.steps_offset) : nullptr;
   uses_ = t_.uses_offset != 0 ? s.control_at<std::uint32_t>(t_.uses_offset) : nullptr;
   tallies_ = t_.tallies_offset != 0 ? s.control_at<Tally>(t_.tallies_offset) : nullptr;
   active_ = s.control_at<std::uint32_t>(t_.active_offset);
@@ -210,7 +219,10 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   shift_ = kSlotBits + static_cast<unsigned>(std::bit_width(t_.rows_per_block - 1u));
   reciprocal_ = ((std::uint64_t{1} << shift_) + t_.rows_per_block - 1) / t_.rows_per_block;
   for (std::uint32_t v = 0; v < t_.n_views; ++v) views_.emplace_back(s, t_, v);
+  if (t_.queue_offset != 0) queue_ = std::make_unique<QueueIndex>(*this);
 }
+
+TableCore::~TableCore() = default;
 
 bool TableCore::live(std::uint64_t key, std::uint32_t* slot) const {
   *slot = static_cast<std::uint32_t>(key & kSlotMask);
@@ -300,15 +312,17 @@ std::uint64_t TableCore::steps() {
 TableInfo TableCore::info(std::uint32_t v) {
   process_->check();
   const Counters& c = t_.counters;
-  const ViewIndex& view = views_[v];
   TableInfo info{};
+  info.max_priority = 1.0f;
   {
     IndexLock lock(*this);
     seal_dead();
     fold();
     info.live_steps = t_.live_steps;
-    info.total = view.total();
-    info.max_priority = view.prioritized() ? view.extremes().largest : 1.0f;
+    if (v < n_views()) {
+      info.total = views_[v].total();
+      info.max_priority = views_[v].prioritized() ? views_[v].extremes().largest : 1.0f;
+    }
     if (t_.limiter == kSampleToInsert) return_reserved_by_dead();
     info.limiter = limiter_state();
   }
@@ -343,7 +357,7 @@ TableInfo TableCore::info(std::uint32_t v) {
     info.blocks_pinned += pinned(b, &pid);
     info.open_writers += state == kOpen && (blocks_[b].pub.load() & kSealed) == 0;
   }
-  for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += view.ready(slot);
+  for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += v < n_views() && views_[v].ready(slot);
   return info;
 }
 

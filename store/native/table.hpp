@@ -1,9 +1,9 @@
 // One table as seen from one process: the index (blocks, links, leaves) and the operations on it.
 //
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
-// `evicted`; a half-done joint publication; each row's written flags, `prev`, raw priorities and count of uses; settings; tallies.
-// Derived: `next`, readiness, leaves, sums, extremes (of each view, see view.hpp), active list, order ring, counts of steps.
-// "Folding" takes published rows into the index; whoever draws next does it.
+// `evicted`; a half-done joint publication; each row's written flags, `prev`, step number, raw priorities and count of uses;
+// settings; tallies; of a queue what queue.hpp says. Derived: `next`, readiness, leaves, sums, extremes (of each view, see
+// view.hpp), active list, order ring, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,18 @@
 
 namespace conduit {
 
+class QueueIndex;
+
+struct QueueSpec {
+  std::uint32_t groups = 0;         // consumer groups; 0 = an ordinary table
+  std::uint64_t lease_timeout_ns = 0;
+  std::int64_t max_staleness = -1;  // -1: rows have no policy version
+  std::uint32_t version_column = 0; // int64
+};
+
 struct ViewSpec {
   bool prioritized = false;
-  std::uint32_t steps_after = 0;  // 0: rows as stored
+  std::uint32_t steps_before = 0, steps_after = 0, period = 1, rules = 0;  // see View
   ViewSettings chances;   // as the view begins
 };
 
@@ -32,11 +41,12 @@ struct TableSpec {
   std::vector<Column> columns;
   std::uint64_t max_size = 0, block_bytes = 0, seed = 0;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
-  bool links = false;
-  std::vector<ViewSpec> views;  // one at least
+  bool links = false;  // rows are chained into episodes: any view that is not of rows as stored needs it
+  std::vector<ViewSpec> views;  // one at least; none of a queue
   LimiterKind limiter = kMinSize;
   bool limits_inserts = false, counts_uses = false;
   Settings settings;  // as the table begins, but for those of the views
+  QueueSpec queue;
 };
 
 struct TableInfo {
@@ -72,6 +82,7 @@ class TableCore {
   static void tidy(Process& process, int control_fd, int data_fd);
 
   TableCore(std::shared_ptr<Process> process, std::uint32_t index);
+  ~TableCore();
 
   Table& shared() const { return t_; }
   void span(Stage stage, std::uint64_t rows, std::uint64_t began_ns, std::uint64_t ended_ns) const {
@@ -80,6 +91,7 @@ class TableCore {
   Process& process() const { return *process_; }
   std::shared_ptr<Process> process_handle() const { return process_; }
   std::uint32_t index() const { return index_; }
+  QueueIndex* queue() const { return queue_.get(); }  // null when the table is no queue
   const Column* columns() const { return columns_; }
   std::byte* block_data(std::uint32_t block) const { return data_ + block * t_.block_bytes; }
 
@@ -137,6 +149,8 @@ class TableCore {
   Block& block(std::uint32_t b) const { return blocks_[b]; }
   Tally& tally(std::uint32_t process) const { return tallies_[process]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
+  std::uint32_t prev(std::uint32_t slot) const { return std::atomic_ref(prev_[slot]).load(std::memory_order_relaxed); }
+  std::uint32_t step(std::uint32_t slot) const { return std::atomic_ref(steps_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t next(std::uint32_t slot) const { return std::atomic_ref(next_[slot]).load(std::memory_order_relaxed); }
   ViewIndex& view(std::uint32_t v) { return views_[v]; }
   std::uint32_t n_views() const { return static_cast<std::uint32_t>(views_.size()); }
@@ -147,16 +161,24 @@ class TableCore {
   std::uint8_t* flags_;
   std::uint32_t* prev_;
   std::uint32_t* next_;
+  std::uint32_t* steps_;
   std::uint32_t* uses_;
 
  private:
   bool linked(std::uint32_t p, std::uint64_t birth) const;
   void fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to);
+  // eligible.cpp
   void link(std::uint32_t slot);
   std::uint32_t before(std::uint32_t slot) const;
-  void find_ready(const ViewIndex& view, std::uint32_t slot, std::vector<std::uint32_t>& ready) const;
+  std::uint32_t before(std::uint32_t slot, std::uint32_t n) const;
+  bool begins(const View& view, std::uint32_t slot) const;
+  void find_ready(const ViewIndex& index, std::uint32_t slot, std::vector<std::uint32_t>& found) const;
+  void find_ended(const ViewIndex& index, std::uint32_t last, std::uint32_t near, std::uint32_t far, std::vector<std::uint32_t>& found) const;
+  void find_bereft(const ViewIndex& index, std::uint32_t from, std::uint32_t to, std::vector<std::uint32_t>& found) const;
+  const char* wrong_readiness(const ViewIndex& index, std::uint32_t slot) const;
   void finish_chains(std::uint32_t b);
   void finish_chains_of(std::uint64_t writer);
+
   void make_ready(ViewIndex& view, const std::vector<std::uint32_t>& slots);
   void journal(const LineRange* ranges, std::uint32_t n);
   void journal_done();
@@ -177,6 +199,7 @@ class TableCore {
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
   void note_publications(const Publication* publications, std::uint32_t n);
   void complete_publications();
+  void recover_blocks();
   void touch_all() const;
   bool drawable() const;  // by any view
   void recover_leaves(ViewIndex& view, const std::vector<LineRange>& others);
@@ -188,7 +211,8 @@ class TableCore {
   bool deliveries_left(const ViewIndex& view, std::uint64_t rows) const;
   void drop_used_up();
   std::vector<LineRange> use_up_full();
-  void retire_empty(std::uint32_t b);
+  void retire_empty(std::uint32_t b, bool pressed = false);
+  void retire_all_empty();
   std::uint32_t uses(std::uint32_t slot) const { return std::atomic_ref(uses_[slot]).load(std::memory_order_relaxed) & ~kUsedUp; }
   bool used_up(std::uint32_t slot) const { return uses_ != nullptr && (std::atomic_ref(uses_[slot]).load(std::memory_order_relaxed) & kUsedUp) != 0; }
   bool folded_row(std::uint32_t slot) const;
@@ -206,6 +230,8 @@ class TableCore {
   std::uint64_t reciprocal_;
   unsigned shift_;
   std::vector<ViewIndex> views_;
+  std::unique_ptr<QueueIndex> queue_;
+  friend class QueueIndex;
 };
 
 // Holds the index lock; repairs the index first when the last holder died inside it.

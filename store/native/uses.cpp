@@ -147,17 +147,19 @@ void TableCore::drop_used_up() {
 }
 
 // Retires a block that will hold no live row any more, wherever it is in the order: unless older rows of the same writer are
-// live, whose windows may reach into it.
-void TableCore::retire_empty(std::uint32_t b) {
+// live, whose windows may reach into it, or younger ones, where some view's windows reach back. When room is short (`pressed`)
+// the latter lose their past, as rows do whose past is evicted.
+void TableCore::retire_empty(std::uint32_t b, bool pressed) {
   Block& block = blocks_[b];
   const std::uint64_t pub = block.pub.load(std::memory_order_acquire);
   const std::uint32_t folded = block.folded.load(std::memory_order_relaxed);
   if (block.state.load(std::memory_order_relaxed) != kOpen || block.live > 0 || (pub & kSealed) == 0 || folded < (pub & kCountMask)) return;
   if (t_.links != 0) {
+    const bool back = !pressed && std::any_of(views_.begin(), views_.end(), [](const ViewIndex& view) { return view.shared().steps_before > 0; });
     for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i) {
-      const Block& older = blocks_[order_[i % t_.n_blocks]];
-      if (older.birth >= block.birth) break;
-      if (older.writer == block.writer && older.live > 0) return;
+      const Block& other = blocks_[order_[i % t_.n_blocks]];
+      if (other.birth > block.birth && !back) break;
+      if (other.writer == block.writer && other.live > 0) return;
     }
   }
   drop_rows(b, folded);
@@ -166,8 +168,13 @@ void TableCore::retire_empty(std::uint32_t b) {
   // Younger blocks of the same writer may have waited for this one.
   for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i) {
     const std::uint32_t younger = order_[i % t_.n_blocks];
-    if (blocks_[younger].writer == block.writer && blocks_[younger].live == 0) return retire_empty(younger);
+    if (blocks_[younger].writer == block.writer && blocks_[younger].live == 0) return retire_empty(younger, pressed);
   }
+}
+
+// Room is short: blocks without live rows go before any row has to.
+void TableCore::retire_all_empty() {
+  for (std::uint32_t b = 0; uses_ != nullptr && b < t_.n_blocks; ++b) retire_empty(b, true);
 }
 
 }  // namespace conduit

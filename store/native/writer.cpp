@@ -12,7 +12,8 @@ namespace conduit {
 
 Writer::Writer(std::shared_ptr<TableCore> table, std::uint32_t chains)
     : table_(std::move(table)), forks_(table_->process().forks()),
-      number_(table_->shared().writers.fetch_add(1, std::memory_order_relaxed) + 1), tails_(chains, kNoKey) {}
+      number_(table_->shared().writers.fetch_add(1, std::memory_order_relaxed) + 1), tails_(chains, kNoKey),
+      numbers_(table_->shared().steps_offset != 0 ? chains : 0) {}
 
 Writer::~Writer() {
   try {
@@ -108,7 +109,7 @@ std::uint32_t Writer::append(const Rows& rows) {
   const std::uint64_t began = now_ns();
   const bool together = rows.whole && rows.n <= 2 * table_->shared().rows_per_block;
   stopped_ = Stopped::no;
-  const std::uint32_t done = together ? append_together(rows) : append_in_turn(rows);
+  const std::uint32_t done = table_->queue() != nullptr ? append_queued(rows) : together ? append_together(rows) : append_in_turn(rows);
   const std::uint64_t ended = now_ns();
   append_ns_ += ended - began;
   ++append_calls_;
@@ -153,12 +154,12 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
     try {
       in = publish(rows, done, &piece, 1, &sealed);
     } catch (const Error&) {  // no lock: nothing of this piece is in
-      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      restore_tails();
       if (done == 0) throw;
       break;
     }
     if (in < piece.n) {
-      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      restore_tails();
       keep_tails(rows, done, {block_, count_, in});
     }
     if (in > 0) FAILPOINT(append_published);
@@ -196,11 +197,11 @@ std::uint32_t Writer::append_together(const Rows& rows) {
     try {
       in = publish(rows, 0, pieces, used, &sealed);
     } catch (const Error&) {  // no lock: nothing is in
-      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      restore_tails();
       throw;
     }
     if (in == 0) {
-      std::copy(undo_.begin(), undo_.end(), tails_.begin());
+      restore_tails();
       if (sealed) continue;
       return 0;
     }
@@ -261,12 +262,20 @@ void Writer::keep_tails(const Rows& rows, std::uint32_t from, const Piece& piece
   const std::uint32_t base = piece.block * table_->shared().rows_per_block + piece.row;
   for (std::uint32_t i = 0; i < piece.n; ++i) {
     const std::uint8_t flags = rows.flags != nullptr ? rows.flags[from + i] : std::uint8_t{0};
-    tails_[rows.chains != nullptr ? static_cast<std::uint32_t>(rows.chains[from + i]) : 0] = (flags & kFinal) != 0 ? kNoKey : table_->key_of(base + i);
+    const std::uint32_t chain = rows.chains != nullptr ? static_cast<std::uint32_t>(rows.chains[from + i]) : 0;
+    if (!numbers_.empty()) numbers_[chain] = tails_[chain] == kNoKey ? 1 : numbers_[chain] + 1;
+    tails_[chain] = (flags & kFinal) != 0 ? kNoKey : table_->key_of(base + i);
   }
 }
 
 void Writer::remember_tails(const Rows& rows) {
   undo_.assign(tails_.begin(), tails_.end() - (rows.chains == nullptr && !tails_.empty() ? static_cast<std::ptrdiff_t>(tails_.size()) - 1 : 0));
+  if (!numbers_.empty()) undo_numbers_.assign(numbers_.begin(), numbers_.begin() + static_cast<std::ptrdiff_t>(undo_.size()));
+}
+
+void Writer::restore_tails() {
+  std::copy(undo_.begin(), undo_.end(), tails_.begin());
+  std::copy(undo_numbers_.begin(), undo_numbers_.end(), numbers_.begin());
 }
 
 bool Writer::publish_alone(const Piece& piece) {
@@ -331,11 +340,16 @@ std::uint8_t Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std:
   }
   std::atomic_ref(t.prev_[slot]).store(previous, std::memory_order_relaxed);
   tails_[chain] = (flags & kFinal) != 0 ? kNoKey : t.key_of(slot);
+  if (!numbers_.empty()) {
+    if (tail == kNoKey) numbers_[chain] = 0;
+    std::atomic_ref(t.steps_[slot]).store(numbers_[chain]++, std::memory_order_relaxed);
+  }
   return tail == kNoKey ? flags | kFirst : flags;
 }
 
 void Writer::wait_space(std::uint64_t timeout_ns) {
   Table& t = table_->shared();
+  if (table_->queue() != nullptr) return wait_room(timeout_ns);
   const std::uint64_t began = now_ns();
   const std::uint32_t signal = t.space_signal.load(std::memory_order_seq_cst);
   t.space_waiting.store(1, std::memory_order_seq_cst);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "queue.hpp"
 #include "table.hpp"
 
 namespace conduit {
@@ -41,14 +42,18 @@ class Writer {
   // Waits up to `timeout_ns` for space to come free. False on timeout.
   void wait_space(std::uint64_t timeout_ns);
   const SpaceHolders& holders() const { return holders_; }
+  // Of queues: why the last append could not go in.
+  Admission refused() const { return refused_; }
   void close();
   bool closed() const { return closed_; }
   std::size_t chains() const { return tails_.size(); }
   // Whether the chain has a row that no final observation has closed.
   bool chain_open(std::uint32_t chain) const { return chain < tails_.size() && tails_[chain] != ~std::uint64_t{0}; }
-  // Whether appending `n` rows will have to take the index lock, for another block or for the limiter.
+  // Whether appending `n` rows will have to take the index lock: for another block, for the limiter, or because the table is a
+  // queue.
   bool takes_lock(std::uint32_t n) const {
-    return block_ == kNoRow || count_ + n > table_->shared().rows_per_block || table_->shared().limits_inserts != 0;
+    const Table& t = table_->shared();
+    return table_->queue() != nullptr || block_ == kNoRow || count_ + n > t.rows_per_block || t.limits_inserts != 0;
   }
   TableCore& table() const { return *table_; }
   // Throws closed / forked when this handle may not write.
@@ -64,11 +69,18 @@ class Writer {
   };
   std::uint32_t append_in_turn(const Rows& rows);
   std::uint32_t append_together(const Rows& rows);
+  std::uint32_t append_queued(const Rows& rows);
+  Admission reserve_queued(const Rows& rows, const std::int64_t* versions);
+  void place(std::uint32_t n);
+  void took_place();
+  void give_back_spares();
+  void wait_room(std::uint64_t timeout_ns);
   void remember_tails(const Rows& rows);
   std::uint32_t step_rows(const Rows& rows, std::uint32_t from, std::uint32_t n);
   // How many rows of the pieces are in, whose first is row `from`: fewer than all where the limiter says so, 0 also where a
   // block has been sealed (`*sealed`).
   std::uint32_t publish(const Rows& rows, std::uint32_t from, const Piece* pieces, std::uint32_t n, bool* sealed);
+  void restore_tails();
   bool publish_alone(const Piece& piece);  // false: the block has been sealed
   bool publish_together(const Piece* pieces, std::uint32_t n);
   void keep_tails(const Rows& rows, std::uint32_t from, const Piece& piece);
@@ -81,10 +93,16 @@ class Writer {
   std::uint32_t block_ = kNoRow;
   std::uint32_t count_ = 0;  // rows published in block_
   std::vector<std::uint64_t> tails_;  // key of the last row of each chain, or kNoKey
+  std::vector<std::uint32_t> numbers_;  // of the next row of each chain in its episode; where the table keeps them
   std::vector<std::uint64_t> undo_;
+  std::vector<std::uint32_t> undo_numbers_;
   std::vector<std::uint32_t> spare_;  // blocks opened ahead, for rows that must go in together
   SpaceHolders holders_;
   std::vector<std::uint64_t> stalled_;
+  // Of queues: where the rows of the append at hand go, why it could not go in, and how far the queue was then.
+  std::vector<Placed> placed_;
+  Admission refused_ = Admission::ok;
+  std::uint64_t room_seen_ = 0;
   std::uint64_t append_ns_ = 0, append_calls_ = 0, wait_ns_ = 0;
   Stopped stopped_ = Stopped::no;
   LimiterState limiter_;

@@ -44,7 +44,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "plain": {"schema": PLAIN, "window": {"rows": windows.Row(), "again": windows.Row()}},
     "episodic": {
         "schema": EPISODIC,
-        "window": {"n": windows.NStep(N_STEP, GAMMA), "one": windows.Transition(GAMMA)},
+        "window": {"n": windows.NStep(N_STEP, GAMMA), "sequence": windows.Sequence(2, burn_in=2, period=2)},
         "mean_episode_length": 5.0,
     },
     "scratch": {"schema": PLAIN, "window": windows.Row()},

@@ -16,10 +16,12 @@ HEAVY = ("torch", "ray", "cupy", "pyarrow", "gymnasium", "rich", "matplotlib", "
 PUBLIC = {
     "Batch", "BlockView", "Column", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics", "UpdateResult",
     "DeviceBatch", "Loader", "LoaderMetrics", "VectorWriter", "Writer", "agents", "limiters", "samplers", "windows",
+    "ConsumerMetrics", "Queue", "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "balance",
     *errors.__all__,
 }  # fmt: skip
 SETTINGS = {"limiters": {"MinSize"}, "samplers": {"Prioritized", "Sampler", "Uniform"},
-            "windows": {"NStep", "Row", "Transition", "Window"}}  # fmt: skip
+            "windows": {"Episode", "FrameStack", "Hindsight", "NStep", "Row", "Sequence", "Transition",
+                        "Window"}}  # fmt: skip
 
 
 def fresh(code: str) -> str:

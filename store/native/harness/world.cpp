@@ -33,9 +33,7 @@ std::shared_ptr<Process> World::attach() const { return std::make_shared<Process
 void reconfigure(TableCore& table, double alpha, double beta, double eps) {
   for (;;) {
     Settings wanted = table.settings_now();
-    wanted.alpha = alpha;
-    wanted.beta = beta;
-    wanted.eps = eps;
+    wanted.views[0] = {alpha, eps, beta};
     if (table.reconfigure(wanted)) return;
   }
 }

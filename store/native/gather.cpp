@@ -1,0 +1,183 @@
+// Copying the rows of a batch out of the table.
+#include <string.h>
+
+#include <algorithm>
+
+#include "failpoints.hpp"
+#include "sampler.hpp"
+
+namespace conduit {
+namespace {
+
+constexpr std::uint64_t kProgressBytes = 1 << 20;  // copied between two signs of life of a reader
+constexpr std::uint32_t kAhead = 12;               // rows prefetched ahead of the copy
+
+template <std::size_t kBytes>
+void copy_small(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::byte* out) {
+  for (std::uint32_t i = 0; i < n; ++i) memcpy(out + i * kBytes, rows[i].base + offset + rows[i].row * kBytes, kBytes);
+}
+
+void prefetch_row(const std::byte* at, std::uint64_t bytes) {
+  for (std::uint64_t k = 0; k < std::min<std::uint64_t>(bytes, 256); k += 64) __builtin_prefetch(at + k);
+}
+
+void copy_rows(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::uint64_t bytes, std::byte* out) {
+  switch (bytes) {
+    case 1: return copy_small<1>(rows, n, offset, out);
+    case 2: return copy_small<2>(rows, n, offset, out);
+    case 4: return copy_small<4>(rows, n, offset, out);
+    case 8: return copy_small<8>(rows, n, offset, out);
+    case 16: return copy_small<16>(rows, n, offset, out);
+    case 32: return copy_small<32>(rows, n, offset, out);
+    default: break;
+  }
+  for (std::uint32_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) prefetch_row(rows[i + kAhead].base + offset + rows[i + kAhead].row * bytes, bytes);
+    memcpy(out + i * bytes, rows[i].base + offset + rows[i].row * bytes, bytes);
+  }
+}
+
+// A run of one row is the rule where environments step together, and one move where its size is known when compiled.
+template <std::size_t kBytes>
+std::byte* copy_run(const std::byte* from, std::uint32_t n, std::uint64_t, std::byte* to) {
+  if (n == 1) memcpy(to, from, kBytes);
+  else memcpy(to, from, n * kBytes);
+  return to + n * kBytes;
+}
+
+std::byte* copy_wide_run(const std::byte* from, std::uint32_t n, std::uint64_t bytes, std::byte* to) {
+  memcpy(to, from, n * bytes);
+  return to + n * bytes;
+}
+
+using CopyRunOf = std::byte* (*)(const std::byte*, std::uint32_t, std::uint64_t, std::byte*);
+
+CopyRunOf copy_run_of(std::uint64_t bytes) {
+  switch (bytes) {
+    case 1: return copy_run<1>;
+    case 2: return copy_run<2>;
+    case 4: return copy_run<4>;
+    case 8: return copy_run<8>;
+    case 16: return copy_run<16>;
+    case 32: return copy_run<32>;
+    default: return copy_wide_run;
+  }
+}
+
+}  // namespace
+
+// False when the reader was expelled: what it has copied is of no use. It looks before it starts and before each column,
+// so that one who was stopped for long does not wake to copy bytes that others are writing.
+bool Sampler::copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out) {
+  if (!epoch.held()) return false;
+  resolve(n, slots_.data());
+  return gather(epoch, n, offsets, out);
+}
+
+bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out) {
+  const TableCore& t = *table_;
+  for (const Output& output : plan_.outputs) {  // small columns miss the cache once a row: ask for all of them at once
+    if (output.source > Source::successor || output.row_bytes > 32) continue;
+    const std::uint64_t offset = t.columns()[output.column].block_offset;
+    const Cursor* from = rows_.data() + (output.source == Source::successor ? n : 0);
+    for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + offset + from[i].row * output.row_bytes);
+  }
+  since_ = 0;
+  for (std::size_t k = 0; k < plan_.outputs.size(); ++k) {
+    const Output& output = plan_.outputs[k];
+    std::byte* to = out + offsets[k];
+    FAILPOINT(gather_column);
+    if (!epoch.held()) return false;
+    bool held = true;
+    switch (output.source) {
+      case Source::row: case Source::successor: case Source::first: held = gather_rows(epoch, output, n, to); break;
+      case Source::sequence: held = gather_runs(epoch, output, sequence_runs_, to); break;
+      case Source::stack: held = gather_runs(epoch, output, stack_runs_, to); break;
+      case Source::next_stack: held = gather_runs(epoch, output, next_stack_runs_, to); break;
+      case Source::after: held = gather_runs(epoch, output, after_runs_, to); break;
+      case Source::goal: case Source::next_goal: gather_goals(output, n, to); break;
+      default: gather_window(output, n, to); break;
+    }
+    if (!held) return false;
+  }
+  FAILPOINT(gather_end);
+  return true;
+}
+
+bool Sampler::gather_rows(ReaderEpoch& epoch, const Output& output, std::uint32_t n, std::byte* to) {
+  const Cursor* from = output.source == Source::first ? firsts_.data() : rows_.data() + (output.source == Source::successor ? n : 0);
+  const std::uint64_t offset = table_->columns()[output.column].block_offset;
+  const auto step = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, kProgressBytes / output.row_bytes));
+  for (std::uint32_t start = 0; start < n; start += step) {
+    const std::uint32_t count = std::min(step, n - start);
+    copy_rows(from + start, count, offset, output.row_bytes, to + start * output.row_bytes);
+    since_ += count * output.row_bytes;
+    if (since_ < kProgressBytes) continue;
+    since_ = 0;
+    if (!epoch.progress()) return false;
+  }
+  return true;
+}
+
+bool Sampler::gather_runs(ReaderEpoch& epoch, const Output& output, const std::vector<CopyRun>& runs, std::byte* to) {
+  const Column& column = table_->columns()[output.column];
+  const std::uint64_t offset = column.block_offset, bytes = column.row_bytes;
+  const CopyRunOf copy_one = copy_run_of(bytes);
+  const std::size_t n = runs.size();
+  for (std::size_t r = 0; r < n; ++r) {
+    if (r + kAhead < n && runs[r + kAhead].base != nullptr) prefetch_row(runs[r + kAhead].base + offset + runs[r + kAhead].row * bytes, runs[r + kAhead].n * bytes);
+    const CopyRun& run = runs[r];
+    if (run.base == nullptr) {
+      memset(to, 0, run.n * bytes);
+      to += run.n * bytes;
+    } else {
+      to = copy_one(run.base + offset + run.row * bytes, run.n, bytes, to);
+    }
+    since_ += run.n * bytes;
+    if (since_ < kProgressBytes) continue;
+    since_ = 0;
+    if (!epoch.progress()) return false;
+  }
+  return true;
+}
+
+void Sampler::gather_goals(const Output& output, std::uint32_t n, std::byte* to) const {
+  const std::uint64_t offset = table_->columns()[output.column].block_offset, bytes = output.row_bytes;
+  const std::uint64_t achieved = table_->columns()[plan_.achieved].block_offset;
+  const Cursor* own = rows_.data() + (output.source == Source::next_goal ? n : 0);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const Cursor& goal = goal_rows_[i];
+    const Cursor& from = goal.base != nullptr ? goal : own[i];
+    memcpy(to + i * bytes, from.base + (goal.base != nullptr ? achieved : offset) + from.row * bytes, bytes);
+  }
+}
+
+// A column that belongs to the window as a whole.
+void Sampler::gather_window(const Output& output, std::uint32_t n, std::byte* to) const {
+  const auto fill = [&](auto* values, auto value_of) {
+    for (std::uint32_t i = 0; i < n; ++i) values[i] = value_of(windows_[i]);
+  };
+  switch (output.source) {
+    case Source::n_step_sum:
+      if (plan_.double_reward) fill(reinterpret_cast<double*>(to), [](const Window& w) { return w.reduced; });
+      else fill(reinterpret_cast<float*>(to), [](const Window& w) { return static_cast<float>(w.reduced); });
+      break;
+    case Source::terminated: fill(reinterpret_cast<bool*>(to), [](const Window& w) { return (w.flags & kTerminated) != 0; }); break;
+    case Source::truncated: fill(reinterpret_cast<bool*>(to), [](const Window& w) { return (w.flags & kTruncated) != 0; }); break;
+    case Source::discount: fill(reinterpret_cast<float*>(to), [](const Window& w) { return w.discount; }); break;
+    case Source::mask:
+      for (std::uint32_t i = 0; i < n; ++i) {
+        const Window& w = windows_[i];
+        std::byte* at = to + std::size_t{i} * output.row_bytes;
+        memset(at, 0, output.row_bytes);
+        memset(at + plan_.before - w.before, 1, w.before + w.steps);
+      }
+      break;
+    case Source::relabelled:
+      for (std::uint32_t i = 0; i < n; ++i) to[i] = static_cast<std::byte>(goal_rows_[i].base != nullptr);
+      break;
+    default: fill(reinterpret_cast<std::int32_t*>(to), [](const Window& w) { return static_cast<std::int32_t>(w.steps); }); break;
+  }
+}
+
+}  // namespace conduit

@@ -1,0 +1,143 @@
+// Where the rows of each drawn window are.
+#include <string.h>
+
+#include <algorithm>
+
+#include "sampler.hpp"
+
+namespace conduit {
+namespace {
+
+constexpr std::uint32_t kAhead = 12;  // rows whose links are prefetched
+
+}  // namespace
+
+const std::byte* Sampler::address(std::uint32_t slot, const Column& column) const {
+  const std::uint32_t block = table_->block_of(slot);
+  return table_->block_data(block) + column.block_offset + (slot - block * table_->shared().rows_per_block) * column.row_bytes;
+}
+
+// A ready row has what its window needs, and the links of what it needs never change while the row's block is protected.
+void Sampler::resolve(std::uint32_t n, const std::uint32_t* slots) {
+  const TableCore& t = *table_;
+  rows_.resize(std::size_t{n} * 2);
+  for (std::uint32_t i = 0; i < n; ++i) rows_[i] = locate(slots[i]);
+  if (plan_.steps == 0) return;
+  windows_.resize(n);
+  for (std::vector<CopyRun>* runs : {&sequence_runs_, &stack_runs_, &next_stack_runs_, &after_runs_}) runs->clear();
+  if (sequences_) firsts_.resize(n);
+  if (goals_) goal_rows_.assign(n, {nullptr, 0});
+  const Column* reward = nullptr;
+  for (const Output& output : plan_.outputs) {
+    if (output.source == Source::n_step_sum) reward = &t.columns()[output.column];
+  }
+  for (std::uint32_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) {
+      __builtin_prefetch(&t.next_[slots[i + kAhead]]);
+      __builtin_prefetch(&t.flags_[slots[i + kAhead]]);
+      if (reward != nullptr) __builtin_prefetch(address(slots[i + kAhead], *reward));
+    }
+    if (sequences_) {
+      resolve_sequence(i, slots[i], n);
+      continue;
+    }
+    const std::uint32_t after = resolve_steps(i, slots[i], reward);
+    rows_[n + i] = locate(after);
+    if (stacks_) resolve_stack(slots[i], stack_runs_);
+    if (next_stacks_) resolve_stack(after, next_stack_runs_);
+    if (after_) resolve_after(i, slots[i]);
+    if (goals_) resolve_goal(i, slots[i]);
+  }
+}
+
+// Walks the m steps of one window, up to the episode's end or the plan's n; returns the row after them.
+std::uint32_t Sampler::resolve_steps(std::uint32_t i, std::uint32_t slot, const Column* reward) {
+  const TableCore& t = *table_;
+  std::uint32_t at = slot, m = 0;
+  double factor = 1.0, sum = 0.0;
+  std::uint8_t flags = 0;
+  for (;;) {
+    if (reward != nullptr) {
+      double value;
+      if (plan_.double_reward) {
+        memcpy(&value, address(at, *reward), sizeof value);
+      } else {
+        float narrow;
+        memcpy(&narrow, address(at, *reward), sizeof narrow);
+        value = narrow;
+      }
+      sum += factor * value;
+    }
+    ++m;
+    factor *= plan_.gamma;
+    flags = t.flag(at);
+    const std::uint32_t after = t.next(at);
+    if (after == kNoRow) break;  // only when this reader has been expelled meanwhile: the batch will be discarded
+    at = after;
+    if (m == plan_.steps || (flags & kEnd) != 0 || (t.flag(at) & kFinal) != 0 || t.next(at) == kNoRow) break;
+  }
+  windows_[i] = {m, 0, flags, static_cast<float>((flags & kTerminated) != 0 ? 0.0 : factor), sum};
+  return at;
+}
+
+void Sampler::append_runs(const std::vector<Run>& found, std::vector<CopyRun>& runs) const {
+  for (const Run& run : found) {
+    const Cursor at = locate(run.first);
+    runs.push_back({at.base, at.row, run.n});
+  }
+}
+
+void Sampler::resolve_sequence(std::uint32_t i, std::uint32_t slot, std::uint32_t n) {
+  found_.clear();
+  const std::uint32_t before = walk_.backward(slot, plan_.before, found_);
+  if (before < plan_.before) sequence_runs_.push_back({nullptr, 0, plan_.before - before});
+  const Steps steps = walk_.forward(slot, plan_.steps, plan_.last_step, found_);
+  append_runs(found_, sequence_runs_);
+  if (steps.n < plan_.steps) sequence_runs_.push_back({nullptr, 0, plan_.steps - steps.n});
+  firsts_[i] = locate(found_.front().first);
+  rows_[n + i] = locate(steps.after);
+  windows_[i] = {steps.n, before, table_->flag(steps.last), 0.0f, 0.0};
+}
+
+// The last rows of its episode up to `slot`, as many as a stack has.
+void Sampler::resolve_stack(std::uint32_t slot, std::vector<CopyRun>& runs) {
+  found_.clear();
+  const std::uint32_t before = walk_.backward(slot, plan_.stack - 1, found_);
+  const Cursor first = locate(found_.empty() ? slot : found_.front().first);
+  for (std::uint32_t k = before + 1; k < plan_.stack; ++k) runs.push_back(plan_.pad_zeros ? CopyRun{nullptr, 0, 1} : CopyRun{first.base, first.row, 1});
+  append_runs(found_, runs);
+  const Cursor last = locate(slot);
+  runs.push_back({last.base, last.row, 1});
+}
+
+void Sampler::resolve_after(std::uint32_t i, std::uint32_t slot) {
+  const std::uint32_t m = windows_[i].steps;
+  for (std::uint32_t k = 0; k < m; ++k) {
+    const std::uint32_t after = table_->next(slot);
+    if (after != kNoRow) slot = after;
+    const Cursor at = locate(slot);
+    after_runs_.push_back({at.base, at.row, 1});
+  }
+  if (m < plan_.steps) after_runs_.push_back({nullptr, 0, plan_.steps - m});
+}
+
+// A share of the rows gets the goal that was achieved after a later step of the episode, the last one, or any.
+void Sampler::resolve_goal(std::uint32_t i, std::uint32_t slot) {
+  if (goal_draws_.empty() || goal_draws_[2 * i] >= plan_.ratio) return;
+  const std::uint32_t later = walk_.remaining(slot);  // one at least: the row after this step
+  const auto pick = [&](std::uint32_t n) {
+    return std::min(n - 1, static_cast<std::uint32_t>(goal_draws_[2 * i + 1] * static_cast<double>(n)));
+  };
+  std::uint32_t from = slot, ahead = later;
+  if (later == 0) return;
+  if (plan_.hindsight == Hindsight::future) {
+    ahead = 1 + pick(later);
+  } else if (plan_.hindsight == Hindsight::episode) {
+    std::uint32_t distance;
+    from = walk_.first(slot, &distance);
+    ahead = 1 + pick(distance + later);
+  }
+  goal_rows_[i] = locate(walk_.advanced(from, ahead));
+}
+
+}  // namespace conduit
