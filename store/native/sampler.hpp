@@ -61,6 +61,7 @@ class Sampler {
   void resolve_stack(std::uint32_t slot, std::vector<CopyRun>& runs);
   void resolve_after(std::uint32_t i, std::uint32_t slot);
   void resolve_goal(std::uint32_t i, std::uint32_t slot);
+  void prefetch_links(std::uint32_t slot) const;
   void append_runs(const std::vector<Run>& found, std::vector<CopyRun>& runs) const;
   Cursor locate(std::uint32_t slot) const {
     const std::uint32_t block = table_->block_of(slot);
