@@ -6,15 +6,21 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
     writer.py    rows in, one step at a time              extend.py   rows in, whole arrays
     sampling.py  batches out                              batch.py    what a batch is
     loader.py    batches prepared ahead                   devices.py  where they go
+    queue.py     Queue: every row delivered until acknowledged; delivery.py, queue_loader.py: how rows come out
+    balance.py   rows of different lengths, shared out evenly
     samplers, windows, limiters   settings of a table     spec.py     all of them together, as stored
-    views.py     windows by name                          agents/      several agents in one environment
+    views.py     windows by name                          agents/     several agents in one environment
 """
 
 from conduit import agents, limiters, samplers, windows
+from conduit.balance import balance
 from conduit.batch import Batch, DeviceBatch
 from conduit.blocks import BlockView
+from conduit.delivery import QueueBatch
 from conduit.loader import Loader, LoaderMetrics
-from conduit.metrics import StoreMetrics, TableMetrics
+from conduit.metrics import ConsumerMetrics, QueueMetrics, StoreMetrics, TableMetrics
+from conduit.queue import Queue, QueueWriter
+from conduit.queue_loader import QueueLoader
 from conduit.store import Store
 from conduit.table import Table, UpdateResult
 from conduit.writer import VectorWriter, Writer
@@ -29,17 +35,20 @@ from conduit_store.errors import (
     EpisodeError,
     ForkedHandle,
     LayoutMismatch,
+    LeaseExpired,
     LockTimeout,
     MissingColumn,
     MissingExtra,
     NameTaken,
     OutOfHostMemory,
     PriorityError,
+    QueueEnded,
     ReadOnlyStore,
     SampleTimeout,
     SchemaError,
     ShapeMismatch,
     StaleKey,
+    StalePolicy,
     StoreClosed,
     StoreNotFound,
     UnknownColumn,
@@ -54,11 +63,12 @@ from conduit_store.schema import Column, Schema
 __version__ = "0.1.0"
 
 __all__ = [
-    "Batch", "BlockView", "Column", "DeviceBatch", "Loader", "LoaderMetrics", "Schema", "Store", "StoreMetrics",
-    "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "agents", "limiters", "samplers", "windows",
+    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Loader", "LoaderMetrics", "Queue", "QueueBatch",
+    "QueueLoader", "QueueMetrics", "QueueWriter", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics",
+    "UpdateResult", "VectorWriter", "Writer", "agents", "balance", "limiters", "samplers", "windows",
     "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError", "ConfigError", "DtypeMismatch",
-    "EpisodeError", "ForkedHandle", "LayoutMismatch", "LockTimeout", "MissingColumn", "MissingExtra", "NameTaken",
-    "OutOfHostMemory", "PriorityError", "ReadOnlyStore", "SampleTimeout", "SchemaError", "ShapeMismatch", "StaleKey",
-    "StoreClosed", "StoreNotFound", "UnknownColumn", "UnknownTable", "UnknownWindow", "UnsupportedPlatform",
-    "ValueOutOfRange", "WaitTimeout",
+    "EpisodeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn", "MissingExtra",
+    "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout", "SchemaError",
+    "ShapeMismatch", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound", "UnknownColumn", "UnknownTable",
+    "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip

@@ -71,6 +71,11 @@ class Extender:
             )  # fmt: skip
         return n
 
+    @property
+    def blocked(self) -> bool:
+        """Of a queue: whether the last append found room for its rows, but no block."""
+        return self._writer is not None and self._writer.blocked
+
     def close(self) -> None:
         with self._lock:
             if self._writer is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from conduit.metrics import ConsumerMetrics, QueueMetrics
 from conduit.store import Store
 from conduit_store.errors import AttachTimeout, ConduitError, StoreNotFound
 from conduit_transport import names
@@ -37,7 +38,7 @@ def print_store(name: str) -> None:
     with Store.attach(name, read_only=True) as store:
         metrics = store.metrics()
     for field, value in metrics._asdict().items():
-        if field != "tables":
+        if field not in ("tables", "queues"):
             print(f"{field}: {_text(field, value)}")
     if not metrics.tables:
         print("no tables")
@@ -50,6 +51,24 @@ def print_store(name: str) -> None:
     ]
     rows.insert(0, ("fill", *(f"{table.rows / table.max_size:.1%}".replace("%", " %") for table in tables)))
     print_grid((f"store {name}", *metrics.tables), rows)
+    if metrics.queues:
+        _print_queues(metrics.queues)
+
+
+def _print_queues(queues: Mapping[str, QueueMetrics]) -> None:
+    """A column for each consumer group of each queue; what belongs to the queue as a whole stands in its first one."""
+    columns = [(queue, consumer, place) for queue in queues.values() for place, consumer in enumerate(queue.consumers)]
+    rows = [
+        (field, *(_text(field, getattr(queue, field)) if place == 0 else "" for queue, _, place in columns))
+        for field in QueueMetrics._fields
+        if field not in ("name", "consumers")
+    ]
+    rows += [
+        (field, *(_text(field, getattr(queue.consumers[name], field)) for queue, name, _ in columns))
+        for field in ConsumerMetrics._fields
+    ]
+    print()
+    print_grid(("queue", *(f"{queue.name} {name}" for queue, name, _ in columns)), rows)
 
 
 def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

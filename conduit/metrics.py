@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["StoreMetrics", "TableMetrics"]
+__all__ = ["ConsumerMetrics", "QueueMetrics", "StoreMetrics", "TableMetrics"]
 
 
 class TableMetrics(NamedTuple):
@@ -71,6 +71,49 @@ class TableMetrics(NamedTuple):
 _STAGES = ("append", "append_wait", "sample_wait", "draw", "fold", "gather", "update")
 
 
+class ConsumerMetrics(NamedTuple):
+    """One consumer group of a queue, in rows."""
+
+    undelivered: int  # waiting now
+    leased: int  # delivered and not acknowledged yet
+    oldest_lease_s: float  # age of the oldest delivery that is out; 0 when none is
+    delivered: int  # over the queue's life, again or not
+    acknowledged: int
+    redelivered: int  # delivered again because an earlier lease had ended
+    stale_rows: int  # dropped because the learner had left their policy behind
+    dropped_rows: int  # given up by drop and drop_incomplete
+
+
+class QueueMetrics(NamedTuple):
+    """One queue, at one moment."""
+
+    name: str
+    unacknowledged: int  # rows that some consumer group has not acknowledged: what max_size bounds
+    max_size: int
+    appended: int
+    acknowledged: int  # by every group, dropped ones too: gone
+    producers: int  # open writers
+    leases: int  # deliveries that are out
+    expired_leases: int  # ended because their time was over
+    orphaned_leases: int  # ended because their process was gone
+    released_leases: int  # given back
+    policy_version: int  # the learner's
+    ended: bool
+    consumers: Mapping[str, ConsumerMetrics]
+
+    @classmethod
+    def from_native(
+        cls, name: str, max_size: int, consumers: Sequence[str], producers: int, info: Mapping[str, Any]
+    ) -> QueueMetrics:
+        """Make the record from the core's counters."""
+        groups = {name: ConsumerMetrics(*group) for name, group in zip(consumers, info["groups"], strict=True)}
+        same = {field: info[field] for field in cls._fields if field in info}
+        gone = info["appended"] - info["unacknowledged"]
+        return cls(
+            name=name, max_size=max_size, acknowledged=gone, producers=producers, consumers=groups, **same
+        )  # fmt: skip
+
+
 class StoreMetrics(NamedTuple):
     """One store, at one moment."""
 
@@ -78,4 +121,5 @@ class StoreMetrics(NamedTuple):
     host_memory: int  # bytes that tables may take
     reserved_bytes: int  # bytes of memory behind both segments now
     processes: int  # attached and alive
-    tables: Mapping[str, TableMetrics]
+    tables: Mapping[str, TableMetrics]  # queues too
+    queues: Mapping[str, QueueMetrics]

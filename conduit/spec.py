@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from conduit import limiters, samplers, views, windows
+from conduit.queue_settings import POLICY_VERSION, QueueSettings
 from conduit.values import real_number, whole_number
 from conduit.views import View
 from conduit_store import layout
@@ -44,6 +45,7 @@ class TableSpec:
     max_writers: int
     mean_episode_length: float
     seed: int
+    queue: QueueSettings | None = None
     views: tuple[View, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -146,7 +148,7 @@ class TableSpec:
     def to_native(self) -> native.TableSpec:
         """Return the record that the core creates a table from."""
         plan = self.block_layout()
-        return native.TableSpec(
+        record = native.TableSpec(
             name=self.name,
             spec=self.to_json().encode(),
             offsets=list(plan.offsets),
@@ -159,6 +161,11 @@ class TableSpec:
             min_size=self.limiter.rows,
             seed=self.seed,
         )
+        if (queue := self.queue) is not None:
+            names = self.schema.names
+            version = names.index(POLICY_VERSION) if queue.max_staleness is not None else 0
+            record.as_queue(len(queue.consumers), queue.lease_timeout, queue.max_staleness, version)
+        return record
 
     def to_json(self) -> str:
         """Return all settings as JSON."""
@@ -173,6 +180,8 @@ class TableSpec:
         fields["sampler"] = views.to_json(self.sampler)
         fields["window"] = views.to_json(self.window)
         fields["limiter"] = {"kind": type(self.limiter).__name__, **asdict(self.limiter)}
+        if self.queue is not None:
+            fields["queue"] = asdict(self.queue)
         return json.dumps(fields)
 
     @classmethod
@@ -187,6 +196,8 @@ class TableSpec:
             schema = Schema.from_json(json.dumps(fields.pop("schema")))
             records = {what: views.from_json(what, fields.pop(what)) for what in ("sampler", "window")}
             records["limiter"] = _record(_LIMITERS, fields.pop("limiter"))
+            if "queue" in fields:
+                fields["queue"] = QueueSettings(**fields["queue"])
             return cls(schema=schema, **records, **fields)
         except (KeyError, TypeError, ValueError) as error:
             raise LayoutMismatch(

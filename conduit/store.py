@@ -6,17 +6,20 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from conduit import limiters, samplers, windows
 from conduit.metrics import StoreMetrics
+from conduit.queue import Queue
+from conduit.queue_settings import QueueSettings
 from conduit.spec import TableSpec
 from conduit.table import Table
 from conduit.values import whole_number
 from conduit_store import memory, segment
 from conduit_store.errors import (
+    ConfigError,
     NameTaken,
     ReadOnlyStore,
     StoreNotFound,
@@ -54,6 +57,7 @@ class Store:
         self._read_only = server is None
         self._native = native.Attachment(control_fd, data_fd, server is not None)
         self._tables: dict[str, Table] = {}
+        self._queues: dict[str, Queue] = {}
         self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.RLock()
         self._finalizer = weakref.finalize(self, _release, name, self._native, server, control_fd, data_fd)
@@ -218,23 +222,69 @@ class Store:
             name, schema, max_size, sampler or samplers.Uniform(), window, limiter or limiters.MinSize(),
             max_writers, mean_episode_length, seed,
         )  # fmt: skip
+        return self._create(spec, exist_ok)
+
+    def create_queue(
+        self,
+        name: str,
+        schema: Schema,
+        max_size: int,
+        *,
+        consumers: Sequence[str] = ("default",),
+        max_staleness: int | None = None,
+        lease_timeout: float = 60.0,
+        max_writers: int = 8,
+        exist_ok: bool = False,
+    ) -> Queue:
+        """Create a queue: rows that are each delivered until acknowledged, and then never again.
+
+        It holds at most `max_size` rows that are not acknowledged by every consumer group; appends wait for room.
+        `consumers`: names of up to eight groups; each gets every row, and the processes of one group share them.
+        `lease_timeout`: seconds after which a delivery that was not acknowledged goes back. `max_staleness`: rows carry
+        the version of the policy that made them, in an int64 column `policy_version` that is added to the schema;
+        versions more than this behind `queue.policy_version` are neither taken in nor delivered. `max_writers`: as of
+        a table. `exist_ok`: return the queue if it is there with the very same settings.
+
+        Raises:
+            NameTaken: a table or queue of that name exists (with other settings, if `exist_ok`).
+            ConfigError: settings that are not allowed. OutOfHostMemory: it does not fit.
+            ReadOnlyStore: this attach is read-only.
+
+        Example:
+            >>> queue = store.create_queue("rollouts", conduit.Schema.from_example({"x": 1}), 1_000)
+            >>> queue.extend({"x": np.arange(64)})
+            64
+            >>> batch = queue.sample(32)
+            >>> batch["x"].sum(), batch.ack()
+            (496, 32)
+        """
+        settings = QueueSettings(consumers, max_staleness, lease_timeout)
+        spec = TableSpec(
+            name, settings.complete(schema), max_size, samplers.Uniform(), windows.Row(), limiters.MinSize(),
+            max_writers, 25.0, 0, settings,
+        )  # fmt: skip
+        self._create(spec, exist_ok)
+        return self.queue(name)
+
+    def _create(self, spec: TableSpec, exist_ok: bool) -> Table:
+        name = spec.name
         record = spec.to_native()
         self._native.check()
         if self.read_only:
             raise ReadOnlyStore(f"store {self._name!r} is attached read-only: attach with read_only=False")
         if name not in self._native.tables():
             index_bytes, data_bytes = native.table_bytes(record)
-            memory.check_fits(index_bytes + data_bytes, f"table {name!r} of {max_size:,} rows")
+            memory.check_fits(index_bytes + data_bytes, f"table {name!r} of {spec.max_size:,} rows")
         try:
             self._native.create_table(self._control_fd, self._data_fd, record)
         except NameTaken:
-            table = self.table(name)
+            table = self._table(name)
             if exist_ok and table.spec == spec:
                 return table
             if exist_ok:
                 raise NameTaken(f"table {name!r} exists with other settings: {table.spec.to_json()}") from None
             raise
-        table = self.table(name)
+        table = self._table(name)
         logger.info("%s", table.describe())
         table._populate_in_background(_POPULATE_BYTES)
         return table
@@ -243,8 +293,30 @@ class Store:
         """Return the table `name`. Every call returns the same object.
 
         Raises:
-            UnknownTable: there is none; says which there are. StoreClosed: the store was closed here.
+            UnknownTable: there is none; says which there are. ConfigError: it is a queue.
+            StoreClosed: the store was closed here.
         """
+        table = self._table(name)
+        if table.spec.queue is not None:
+            raise ConfigError(f"{name!r} of store {self._name!r} is a queue: use store.queue({name!r})")
+        return table
+
+    __getitem__ = table
+
+    def queue(self, name: str) -> Queue:
+        """Return the queue `name`. Every call returns the same object.
+
+        Raises:
+            UnknownTable: there is none; says which there are. ConfigError: it is a table.
+            StoreClosed: the store was closed here.
+        """
+        table = self._table(name)
+        if table.spec.queue is None:
+            raise ConfigError(f"{name!r} of store {self._name!r} is a table: use store.table({name!r})")
+        with self._lock:
+            return self._queues.setdefault(name, Queue(table))
+
+    def _table(self, name: str) -> Table:
         with self._lock:
             existing = self._native.tables()
             found = self._tables.get(name)
@@ -257,10 +329,8 @@ class Store:
             self._tables[name] = table
             return table
 
-    __getitem__ = table
-
     def tables(self) -> list[str]:
-        """Return the names of the tables, in order of creation.
+        """Return the names of the tables and queues, in order of creation.
 
         Raises:
             StoreClosed: the store was closed here.
@@ -277,8 +347,10 @@ class Store:
             self._native.tidy(self._control_fd, self._data_fd)  # what a killed creator of a table had reserved
         processes = self._native.processes()
         reserved = segment.allocated_bytes(self._control_fd) + segment.allocated_bytes(self._data_fd)
-        tables = {name: self.table(name).info() for name in self.tables()}
-        return StoreMetrics(self._name, self._host_memory, reserved, sum(alive for _, _, alive in processes), tables)
+        tables = {name: self._table(name).info() for name in self.tables()}
+        queues = {name: self.queue(name).info() for name in tables if self._table(name).spec.queue is not None}
+        alive = sum(lives for _, _, lives in processes)
+        return StoreMetrics(self._name, self._host_memory, reserved, alive, tables, queues)
 
     def close(self) -> None:
         """Let go of the store in this process: writers first. Idempotent.
@@ -293,6 +365,8 @@ class Store:
         with self._lock:
             for writer in list(self._writers):
                 writer.close()
+            for queue in self._queues.values():
+                queue._close()
             for table in self._tables.values():
                 table._close()
             self._finalizer()

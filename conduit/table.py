@@ -23,7 +23,7 @@ from conduit.spec import TableSpec
 from conduit.values import as_keys, as_priorities, as_sequence_priorities, real_number, whole_number
 from conduit.views import View, find
 from conduit.writer import VectorWriter, Writer
-from conduit_store.errors import ConduitError, ConfigError, ReadOnlyStore, StaleKey, StoreClosed
+from conduit_store.errors import ConduitError, ConfigError, LockTimeout, ReadOnlyStore, StaleKey, StoreClosed
 from conduit_store.native import native
 from conduit_store.schema import Schema
 
@@ -67,7 +67,7 @@ class Table:
         self._layout = self._spec.block_layout()
         self._readers = {view.name: Reader(core, store._native, self._spec, view) for view in self._spec.views}
         self._extender = Extender(self)
-        self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+        self._loaders: weakref.WeakSet[Any] = weakref.WeakSet()  # those of queues too
         self._populating: threading.Thread | None = None
 
     @property
@@ -404,6 +404,9 @@ class Table:
         if self._populating is not None:
             self._populating.join()  # it stops at its next slice
         self._extender.close()
+        if self._spec.queue is not None:
+            with contextlib.suppress(LockTimeout, StoreClosed):  # a stopped process has the lock: time ends them
+                self._native.end_leases()
         for reader in self._readers.values():
             reader.close()
         self._native.close()

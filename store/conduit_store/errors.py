@@ -20,17 +20,20 @@ __all__ = [
     "EpisodeError",
     "ForkedHandle",
     "LayoutMismatch",
+    "LeaseExpired",
     "LockTimeout",
     "MissingColumn",
     "MissingExtra",
     "NameTaken",
     "OutOfHostMemory",
     "PriorityError",
+    "QueueEnded",
     "ReadOnlyStore",
     "SampleTimeout",
     "SchemaError",
     "ShapeMismatch",
     "StaleKey",
+    "StalePolicy",
     "StoreClosed",
     "StoreNotFound",
     "UnknownColumn",
@@ -112,6 +115,18 @@ class UnknownWindow(ConduitError, KeyError):
 
 class StaleKey(ConduitError, KeyError):
     """A key whose row is gone."""
+
+
+class LeaseExpired(ConduitError, RuntimeError):
+    """An acknowledgement came too late: the rows are delivered again. Nothing was changed."""
+
+
+class QueueEnded(ConduitError, EOFError):
+    """No more rows go into the queue, or none will come out of it."""
+
+
+class StalePolicy(ConduitError, ValueError):
+    """Rows of a policy that the learner has left behind by more than the queue allows. Nothing was appended."""
 
 
 class StoreNotFound(ConduitError, FileNotFoundError):

@@ -2,6 +2,7 @@
 // here, because a wrong one would corrupt shared memory.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -338,6 +339,7 @@ class PySampler : public Handle<Sampler> {
 
   // The plan, if it is one of this table: a wrong one would read outside of it.
   static const Plan& checked(const TableCore& core, const Plan& plan) {
+    if (core.queue() != nullptr) fail(ErrorCode::config, "table '%.63s' is a queue: its rows are delivered, not drawn", core.shared().name);
     for (const Output& output : plan.outputs) {
       const std::uint64_t count = plan.count(output.source);
       if (of_columns(output.source) && (output.column >= core.shared().n_columns || core.columns()[output.column].row_bytes * count != output.row_bytes)) {
@@ -509,7 +511,8 @@ void translate(const std::exception_ptr& p, void*) {
     std::rethrow_exception(p);
   } catch (const Error& e) {
     static constexpr const char* kClasses[] = {"StoreClosed", "ForkedHandle", "LayoutMismatch", "OutOfHostMemory", "LockTimeout", "ConfigError",
-                                               "ReadOnlyStore", "StaleKey", "NameTaken", "CapacityError", "UnsupportedPlatform"};
+                                               "ReadOnlyStore", "StaleKey", "NameTaken", "CapacityError", "UnsupportedPlatform", "LeaseExpired", "QueueEnded",
+                                               "StalePolicy"};
     nb::object type = nb::module_::import_("conduit_store.errors").attr(kClasses[static_cast<int>(e.code)]);
     PyErr_SetString(type.ptr(), e.what());
   }
@@ -528,6 +531,11 @@ struct Fields {
 PyType_Slot staging_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(staging_buffer)}, {0, nullptr}};
 
 }  // namespace
+}  // namespace conduit
+
+#include "queue_bindings.hpp"
+
+namespace conduit {
 
 NB_MODULE(CONDUIT_MODULE_NAME, m) {
   nb::set_leak_warnings(false);
@@ -536,6 +544,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.attr("LAYOUT_VERSION") = kLayoutVersion;
   m.attr("FINGERPRINT") = fingerprint();
   m.attr("MAX_TABLE_SLOTS") = kSlotMask;
+  m.attr("MAX_CONSUMERS") = kGroups;
   m.def("fixed_control_bytes", &control_fixed_bytes, "max_processes"_a, "max_tables"_a);
   m.def("format_control", &format_control, "control_fd"_a, "control_bytes"_a, "data_bytes"_a, "max_processes"_a, "max_tables"_a, "name"_a);
   m.def("table_bytes", [](const TableSpec& s) { return std::make_tuple(TableCore::control_bytes(s), s.block_bytes * s.n_blocks); });
@@ -564,7 +573,13 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
                           std::uint64_t min_size, std::uint64_t seed) {
              new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, views, min_size, seed));
            },
-           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "min_size"_a, "seed"_a);
+           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "min_size"_a, "seed"_a)
+      .def("as_queue", [](TableSpec& s, std::uint32_t groups, double lease_timeout, std::optional<std::int64_t> max_staleness, std::uint32_t version_column) {
+        if (groups < 1 || groups > kGroups || s.links) fail(ErrorCode::config, "a queue of %u consumer groups, or with episodes", groups);
+        if (max_staleness && (version_column >= s.columns.size() || s.columns[version_column].row_bytes != 8)) fail(ErrorCode::config, "no version in column %u", version_column);
+        s.views.clear();
+        s.queue = {groups, static_cast<std::uint64_t>(lease_timeout * 1e9), max_staleness.value_or(-1), version_column};
+      }, "groups"_a, "lease_timeout"_a, "max_staleness"_a.none(), "version_column"_a);
 
   nb::class_<Staging>(m, "Staging", nb::type_slots(staging_slots)).def_prop_ro("bytes", &Staging::bytes);
   // Arrays of n rows within a buffer: (byte offset, dtype.str without byte order, shape of a row) each.
@@ -618,7 +633,10 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         return a.unlocked([&](Process& p) { return TableCore::create(p, control_fd, data_fd, spec); });
       }, "control_fd"_a, "data_fd"_a, "spec"_a);
 
-  nb::class_<PyTable>(m, "Table")
+  nb::class_<PyTable> table_class(m, "Table");
+  bind_queue_table(table_class);
+  bind_queues(m);
+  table_class
       .def(nb::init<const PyAttachment&, std::uint32_t>(), "attachment"_a, "index"_a)
       .def("close", &PyTable::release)
       .def_prop_ro("name", [](PyTable& t) { return std::string(t.get()->shared().name); })
@@ -658,7 +676,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         t.unlocked([&](TableCore& c) { c.configure(checked_view(c, view), alpha, beta, eps, min_size); });
       }, "view"_a, "alpha"_a, "beta"_a, "eps"_a, "min_size"_a)
       .def("info", [](PyTable& t, std::uint32_t view) {
-        return info_dict(t.unlocked([&](TableCore& c) { return c.info(checked_view(c, view)); }));
+        return info_dict(t.unlocked([&](TableCore& c) { return c.info(c.queue() != nullptr ? 0 : checked_view(c, view)); }));
       }, "view"_a)
       .def("update", [](PyTable& t, std::uint32_t view, nb::object keys, nb::object priorities, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys"), p(priorities, n * sizeof(float), "priorities");
@@ -695,6 +713,8 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_rw("ended", &PyWriter::ended)
       .def("chain_open", [](PyWriter& w, std::uint32_t chain) { return w.checked()->chain_open(chain); }, "chain"_a)
       .def_prop_ro("holders", &PyWriter::holders)
+      // Of queues: whether the last append found room for its rows, but no block.
+      .def_prop_ro("blocked", [](PyWriter& w) { return w.get()->refused() == Admission::blocked; })
       .def_prop_ro("closed", [](PyWriter& w) { return w.closed(); })
       .def("check", [](PyWriter& w) { w.checked(); })
       .def("close", &PyWriter::close);

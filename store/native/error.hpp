@@ -8,7 +8,7 @@
 
 namespace conduit {
 
-enum class ErrorCode { closed, forked, layout, memory, lock_timeout, config, read_only, stale, name_taken, busy, platform };
+enum class ErrorCode { closed, forked, layout, memory, lock_timeout, config, read_only, stale, name_taken, busy, platform, lease_expired, queue_ended, stale_policy };
 
 struct Error : std::runtime_error {
   ErrorCode code;

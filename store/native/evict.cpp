@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "failpoints.hpp"
+#include "queue.hpp"
 #include "table.hpp"
 
 namespace conduit {
@@ -119,6 +120,10 @@ void TableCore::retire(std::uint32_t b) {
   block.retired_epoch = process_->segments().header().epoch.fetch_add(1, std::memory_order_acq_rel) & kEpochMask;
   block.state.store(kRetired, std::memory_order_release);
   FAILPOINT(retire_after);
+  // Blocks of a table go in order; of a queue, whichever is done: those before it move up.
+  std::uint64_t at = t_.order_head;
+  while (order_[at % t_.n_blocks] != b) ++at;
+  for (; at > t_.order_head; --at) order_[at % t_.n_blocks] = order_[(at - 1) % t_.n_blocks];
   ++t_.order_head;
   for (std::uint32_t i = 0; i < t_.active_count; ++i) {
     if (active_[i] != b) continue;
@@ -242,6 +247,7 @@ void TableCore::give(std::uint32_t b, std::uint64_t writer) {
   block.birth = ++t_.births;
   block.generation.store((block.generation.load(std::memory_order_relaxed) + 1) & ((std::uint64_t{1} << 36) - 1), std::memory_order_relaxed);
   block.pub.store(0, std::memory_order_relaxed);
+  if (queue_) queue_->opened(b);
   FAILPOINT(open_before_state);
   block.state.store(kOpen, std::memory_order_release);
   FAILPOINT(open_after_state);
@@ -308,7 +314,8 @@ void TableCore::clear() {
   IndexLock lock(*this);
   FAILPOINT(clear_begin);
   fold();
-  while (t_.order_head != t_.order_tail) {
+  if (queue_) queue_->clear();
+  while (!queue_ && t_.order_head != t_.order_tail) {
     const std::uint32_t b = order_[t_.order_head % t_.n_blocks];
     const std::uint64_t early = t_.counters.evicted_early.load(std::memory_order_relaxed);
     evict_block(b);

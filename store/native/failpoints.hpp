@@ -22,7 +22,11 @@ namespace conduit {
   X(update_locked) X(update_done)                                                                                 \
   X(reader_entered) X(draw_locked) X(draw_done) X(gather_begin) X(gather_column) X(gather_end) X(reader_left)     \
   X(pin_locked) X(pin_written) X(pin_released) X(clear_begin) X(clear_end) X(recover_begin) X(recover_end)        \
-  X(wait_rows) X(wait_space)
+  X(wait_rows) X(wait_space)                                                                                      \
+  X(queue_reserved) X(queue_written) X(queue_locked) X(queue_noted) X(queue_halfway) X(queue_published)          \
+  X(lease_locked) X(lease_written) X(lease_row) X(lease_made) X(lease_copied)                                     \
+  X(ack_locked) X(ack_row_marked) X(ack_marked) X(ack_decided) X(ack_row) X(ack_done) X(ack_left)                 \
+  X(return_begin) X(return_row) X(return_done)
 
 enum class Failpoint : int {
 #define X(name) name,

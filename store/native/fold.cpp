@@ -4,11 +4,13 @@
 #include <limits>
 
 #include "failpoints.hpp"
+#include "queue.hpp"
 #include "table.hpp"
 
 namespace conduit {
 
 void TableCore::fold() {
+  if (queue_) return;  // rows of a queue are counted when they are published
   if (t_.active_count == 0) {
     if (t_.live_steps > t_.max_size) evict_surplus();
     return;

@@ -27,6 +27,8 @@ inline constexpr std::uint32_t kPublications = 3;      // blocks that one append
 inline constexpr std::uint32_t kNoRow = 0xffffffffu;
 inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
 inline constexpr std::uint32_t kSpans = 32'768;
+inline constexpr std::uint32_t kGroups = 8;       // consumer groups of one queue
+inline constexpr std::uint32_t kLeases = 4096;    // deliveries of one queue that are out at a time
 
 // Row key: 36-bit generation of the block above a 28-bit slot. Slot = block * rows_per_block + row.
 inline constexpr unsigned kSlotBits = 28;
@@ -199,6 +201,7 @@ struct alignas(64) Table {
   std::uint64_t extreme_size[kTreeLevels];  // of the tree of extremes of each prioritized view
   std::uint64_t active_offset;    // uint32[n_blocks]: blocks that may still have rows to fold
   std::uint64_t order_offset;     // uint32[n_blocks]: OPEN blocks in order of birth, a ring
+  std::uint64_t queue_offset;     // QueueState; 0 when the table is no queue
   std::uint64_t end_offset;       // first byte of the control heap after this table
   std::uint64_t data_offset, data_bytes;  // in the data segment
   std::uint64_t block_bytes;
@@ -229,6 +232,71 @@ struct alignas(64) Table {
   Counters counters;
 };
 
+// Queues: tables whose rows are each delivered to every consumer group until acknowledged, and then never again. They have
+// no leaves (levels = 0) and no links. A row's delivery word, one for each group, says what has become of it there:
+//   kWaiting | kAgain -> lease + 1 -> kAcked, or back to kAgain when the lease ends without an acknowledgement.
+// All of it is changed only under the index lock. Rows are published under it too, so that their number is exact.
+// A row is done when every group has acknowledged it; a block is retired when it takes no more rows and all are done,
+// whichever of its neighbours are not.
+// Ground truth: delivery words, stamps, `fence` of each lease and what goes with it, `fences`, the version, `ended`,
+// publications and marks in progress. Derived, and recounted by recovery: everything that says so below.
+inline constexpr std::uint32_t kWaiting = 0;            // never delivered to this group
+inline constexpr std::uint32_t kAgain = 0x7ffffffeu;    // was delivered, and came back
+inline constexpr std::uint32_t kAcked = 0xffffffffu;
+// Rows that are acknowledged together are marked first. Crash: recovery acknowledges what is marked if `acking` says that
+// all of them were, else it takes the marks off: all or none.
+inline constexpr std::uint32_t kMarked = 0x80000000u;
+
+// One delivery that is out. Crash of its holder: whoever notices ends it, and its rows wait again.
+struct alignas(64) Lease {
+  std::uint64_t fence;        // number of the delivery, never used twice; 0 = free. Written last, cleared last.
+  std::uint64_t deadline_ns;  // CLOCK_MONOTONIC
+  std::uint64_t began_ns;
+  std::uint64_t first_birth, last_birth;  // of the blocks that hold its rows
+  std::uint32_t process, claim;
+  std::uint32_t group;
+  std::uint32_t rows;         // derived: words that name it
+};
+static_assert(sizeof(Lease) == 64);
+
+struct QueueCounters {
+  std::uint64_t delivered, acknowledged, redelivered, stale_rows, dropped_rows;
+};
+
+struct alignas(64) QueueState {
+  // fixed at creation
+  std::uint64_t words_offset;         // uint32[groups][slots]
+  std::uint64_t stamps_offset;        // uint64[slots]: when the row was published, strictly later than the rows before it
+  std::uint64_t hints_offset;         // uint32[groups][n_blocks], derived: no row of the block before it waits
+  std::uint64_t done_offset;          // uint32[n_blocks], derived: rows that every group has acknowledged
+  std::uint64_t publications_offset;  // Publication[n_blocks]: as of a table's, for an append of any size
+  std::uint64_t lease_timeout_ns;
+  std::int64_t max_staleness;         // -1: rows have no policy version
+  std::uint32_t groups;
+  std::uint32_t version_column;
+
+  // under the index lock
+  alignas(64) std::uint64_t fences;   // deliveries so far
+  std::uint64_t stamp;                // of the newest row
+  std::atomic<std::uint32_t> publications_used;
+  std::atomic<std::uint32_t> acking;  // 1 while marked rows are to be acknowledged
+  std::uint64_t waiting[kGroups], leased[kGroups];  // derived: rows
+  std::uint64_t cursor[kGroups];      // derived: no row in blocks of an earlier birth waits or will
+  std::uint64_t returns[kGroups];     // moves whenever rows have come back
+  std::int64_t purged[kGroups];       // derived: no waiting row is too stale for this policy version of the learner's
+  std::uint64_t next_deadline_ns;     // derived: no lease ends before
+  std::uint32_t lease_cursor, leases_used, leases_active;  // derived
+  std::uint64_t expired_leases, released_leases, orphaned_leases;  // counters: ended by time, by hand, by a death
+  QueueCounters counters[kGroups];
+
+  // read by anybody
+  alignas(64) std::atomic<std::int64_t> policy_version;  // the learner's; only grows
+  std::atomic<std::uint32_t> ended;                      // 1: no more rows will come
+  alignas(64) std::atomic<std::uint64_t> rows_progress;  // moves when rows may have come to wait, or the queue has ended
+  alignas(64) std::atomic<std::uint64_t> room_progress;  // moves when rows are done, or versions change
+  Lease leases[kLeases];
+};
+
 // What took how long, newest kSpans of the store; see spans.hpp. Written by anybody, without a lock. Crash: an entry that is
 // not whole, and is skipped.
 struct SpanEntry {
@@ -246,7 +314,7 @@ inline std::uint64_t fingerprint() {
                           std::uint64_t{sizeof(Table)}, std::uint64_t{sizeof(View)}, std::uint64_t{sizeof(Block)}, std::uint64_t{sizeof(pthread_mutex_t)},
                           std::uint64_t{offsetof(Table, index)}, std::uint64_t{offsetof(Table, journal)},
                           std::uint64_t{offsetof(Table, counters)}, std::uint64_t{kJournalEntries},
-                          std::uint64_t{kPublications}, std::uint64_t{sizeof(SpanRing)}}) {
+                          std::uint64_t{kPublications}, std::uint64_t{sizeof(SpanRing)}, std::uint64_t{sizeof(QueueState)}}) {
     h = (h ^ v) * 1099511628211ull;
   }
   return h >> 1;  // fits a signed 64-bit integer of other languages

@@ -81,6 +81,8 @@ class Process {
   std::uint32_t claim() const { return claim_; }
   // Bumped in every forked child: a handle that remembers another value belongs to the parent and is inert.
   std::uint32_t forks() const { return forks_; }
+  // In a forked child that has not claimed a process slot yet: slot and claim are the parent's.
+  bool inherited() const { return forked_.load(); }
 
   // Whether the process that took `slot` at `claim` still lives. One system call.
   bool alive(std::uint32_t slot, std::uint32_t claim) const;

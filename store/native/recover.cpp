@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "failpoints.hpp"
+#include "queue.hpp"
 #include "table.hpp"
 
 namespace conduit {
@@ -75,11 +76,24 @@ void TableCore::recover_leaves(ViewIndex& view) {
 
 void TableCore::recover() {
   FAILPOINT(recover_begin);
+  if (queue_) {
+    queue_->recover();
+    recover_blocks();
+    queue_->retire_done();
+    FAILPOINT(recover_end);
+    return;
+  }
   complete_publications();
   // 1. Rows: a block that is not open, or an evicted row, has no ready rows. Only journaled lines can be out of step.
   // Which view the dead holder was at is not recorded: the lines are put right in all of them.
   for (ViewIndex& view : views_) recover_leaves(view);
   t_.journal_used.store(0, std::memory_order_release);
+  recover_blocks();
+  for (const ViewIndex& view : views_) view.new_era();
+  FAILPOINT(recover_end);
+}
+
+void TableCore::recover_blocks() {
   // 2. Blocks: order, active list and counts follow from their states.
   std::vector<std::uint32_t> open;
   t_.live_steps = 0;
@@ -90,7 +104,8 @@ void TableCore::recover() {
     t_.births = std::max(t_.births, block.birth);
     const std::uint32_t folded = block.folded.load(std::memory_order_relaxed);
     const std::uint32_t evicted = block.evicted.load(std::memory_order_relaxed);
-    if (evicted < folded) t_.live_steps += count_steps(b, evicted, folded);
+    if (queue_) t_.live_steps += queue_->unacknowledged(b);
+    else if (evicted < folded) t_.live_steps += count_steps(b, evicted, folded);
   }
   std::sort(open.begin(), open.end(), [&](std::uint32_t a, std::uint32_t b) { return blocks_[a].birth < blocks_[b].birth; });
   t_.order_head = 0;
@@ -106,8 +121,6 @@ void TableCore::recover() {
     t_.counters.steps_evicted.store(in - t_.live_steps);
   }
   t_.counters.recoveries.fetch_add(1, std::memory_order_relaxed);
-  for (const ViewIndex& view : views_) view.new_era();
-  FAILPOINT(recover_end);
 }
 
 // What is wrong with a row in a view, or nullptr.
@@ -129,6 +142,7 @@ std::vector<std::string> TableCore::verify() {
   };
   IndexLock lock(*this);
   fold();
+  if (queue_) return queue_->verify();
   expect(t_.publications_used.load() == 0, "an append is half published at rest");
   expect(t_.journal_used.load() == 0, "journal is not empty at rest");
   std::uint64_t live = 0, order = 0, open = 0;

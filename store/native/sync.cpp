@@ -31,6 +31,32 @@ void futex_wake_all(std::atomic<std::uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+namespace {
+
+// Tries before sleeping for a mutex: it is held for about a microsecond, and a sleep costs tens of them.
+constexpr int kLockSpins = 100;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+}  // namespace
+
+bool spin_until_moved(const std::atomic<std::uint64_t>& word, std::uint64_t seen, std::uint64_t spin_ns) {
+  const std::uint64_t until = now_ns() + spin_ns;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (word.load(std::memory_order_acquire) != seen) return true;
+      relax();
+    }
+  } while (now_ns() < until);
+  return word.load(std::memory_order_acquire) != seen;
+}
+
 void mutex_init(SharedMutex& mutex) {
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);
@@ -66,6 +92,10 @@ bool own(SharedMutex& mutex, std::uint32_t process, int status) {
 
 bool mutex_lock(SharedMutex& mutex, const Segments& segments, std::uint32_t process, std::uint64_t timeout_ns, const char* what, const char* name) {
   int status = pthread_mutex_trylock(&mutex.mutex);
+  for (int i = 0; status == EBUSY && i < kLockSpins; ++i) {
+    relax();
+    status = pthread_mutex_trylock(&mutex.mutex);
+  }
   if (status == EBUSY) {
     const std::uint64_t until = now_ns() + timeout_ns;
     const timespec t{static_cast<time_t>(until / 1'000'000'000ull), static_cast<long>(until % 1'000'000'000ull)};

@@ -12,6 +12,7 @@
 
 #include "error.hpp"
 #include "failpoints.hpp"
+#include "queue.hpp"
 
 namespace conduit {
 namespace {
@@ -39,7 +40,7 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
   t.next_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
   const bool periods = std::any_of(spec.views.begin(), spec.views.end(), [](const ViewSpec& view) { return view.period > 1; });
   t.steps_offset = periods ? take(slots * sizeof(std::uint32_t)) : 0;
-  t.levels = SumTree::plan(slots, t.level_size);
+  t.levels = SumTree::plan(slots, t.level_size);  // of each view: a queue has none
   t.extreme_levels = ExtremeTree::plan(slots, t.extreme_size);
   for (std::size_t v = 0; v < spec.views.size(); ++v) {
     View& view = t.views[v];
@@ -50,6 +51,7 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
   }
   t.active_offset = take(spec.n_blocks * sizeof(std::uint32_t));
   t.order_offset = take(spec.n_blocks * sizeof(std::uint32_t));
+  t.queue_offset = spec.queue.groups > 0 ? take(QueueIndex::bytes(spec.queue.groups, spec.n_blocks, slots)) : 0;
   t.end_offset = round_up(at, kPage);
 }
 
@@ -114,6 +116,7 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
       std::fill_n(segments.control_at<Extremes>(view.extreme_offset[k]), t.extreme_size[k], Extremes{});
     }
   }
+  if (t.queue_offset != 0) QueueIndex::fill(spec.queue, spec.n_blocks, spec.rows_per_block, t.queue_offset, segments);
   mutex_init(t.index);
 }
 
@@ -212,7 +215,10 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   shift_ = kSlotBits + static_cast<unsigned>(std::bit_width(t_.rows_per_block - 1u));
   reciprocal_ = ((std::uint64_t{1} << shift_) + t_.rows_per_block - 1) / t_.rows_per_block;
   for (std::uint32_t v = 0; v < t_.n_views; ++v) views_.emplace_back(s, t_, v);
+  if (t_.queue_offset != 0) queue_ = std::make_unique<QueueIndex>(*this);
 }
+
+TableCore::~TableCore() = default;
 
 bool TableCore::live(std::uint64_t key, std::uint32_t* slot) const {
   *slot = static_cast<std::uint32_t>(key & kSlotMask);
@@ -321,15 +327,17 @@ std::uint64_t TableCore::steps() {
 TableInfo TableCore::info(std::uint32_t v) {
   process_->check();
   const Counters& c = t_.counters;
-  const ViewIndex& view = views_[v];
   TableInfo info{};
+  info.max_priority = 1.0f;
   {
     IndexLock lock(*this);
     seal_dead();
     fold();
     info.live_steps = t_.live_steps;
-    info.total = view.total();
-    info.max_priority = view.prioritized() ? view.extremes().largest : 1.0f;
+    if (v < n_views()) {
+      info.total = views_[v].total();
+      info.max_priority = views_[v].prioritized() ? views_[v].extremes().largest : 1.0f;
+    }
   }
   // The rest is read without the lock: numbers for people, each right at some moment of the call.
   info.steps_folded = c.steps_folded.load();
@@ -359,7 +367,7 @@ TableInfo TableCore::info(std::uint32_t v) {
     info.blocks_pinned += pinned(b, &pid);
     info.open_writers += state == kOpen && (blocks_[b].pub.load() & kSealed) == 0;
   }
-  for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += view.ready(slot);
+  for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += v < n_views() && views_[v].ready(slot);
   return info;
 }
 

@@ -1,7 +1,7 @@
 // One table as seen from one process: the index (blocks, links, leaves) and the operations on it.
 //
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
-// `evicted`; a half-done joint publication; each row's written flags, `prev`, step number and raw priorities. Derived: `next`, readiness,
+// `evicted`; a half-done joint publication; each row's written flags, `prev`, step number and raw priorities; of a queue what queue.hpp says. Derived: `next`, readiness,
 // leaves, sums, extremes (of each view, see view.hpp), active list, order ring, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
@@ -19,6 +19,15 @@
 
 namespace conduit {
 
+class QueueIndex;
+
+struct QueueSpec {
+  std::uint32_t groups = 0;         // consumer groups; 0 = an ordinary table
+  std::uint64_t lease_timeout_ns = 0;
+  std::int64_t max_staleness = -1;  // -1: rows have no policy version
+  std::uint32_t version_column = 0; // int64
+};
+
 struct ViewSpec {
   bool prioritized = false;
   std::uint32_t steps_before = 0, steps_after = 0, period = 1, rules = 0;  // see View
@@ -31,7 +40,8 @@ struct TableSpec {
   std::uint64_t max_size = 0, block_bytes = 0, seed = 0, min_size = 1;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
   bool links = false;  // rows are chained into episodes: any view that is not of rows as stored needs it
-  std::vector<ViewSpec> views;  // one at least
+  std::vector<ViewSpec> views;  // one at least; none of a queue
+  QueueSpec queue;
 };
 
 struct TableInfo {
@@ -65,6 +75,7 @@ class TableCore {
   static void tidy(Process& process, int control_fd, int data_fd);
 
   TableCore(std::shared_ptr<Process> process, std::uint32_t index);
+  ~TableCore();
 
   Table& shared() const { return t_; }
   void span(Stage stage, std::uint64_t rows, std::uint64_t began_ns, std::uint64_t ended_ns) const {
@@ -73,6 +84,7 @@ class TableCore {
   Process& process() const { return *process_; }
   std::shared_ptr<Process> process_handle() const { return process_; }
   std::uint32_t index() const { return index_; }
+  QueueIndex* queue() const { return queue_.get(); }  // null when the table is no queue
   const Column* columns() const { return columns_; }
   std::byte* block_data(std::uint32_t block) const { return data_ + block * t_.block_bytes; }
 
@@ -157,6 +169,7 @@ class TableCore {
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
   void complete_publications();
+  void recover_blocks();
   void touch_all() const;
   void recover_leaves(ViewIndex& view);
   const char* wrong_in_view(const ViewIndex& view, std::uint32_t slot, bool live) const;
@@ -174,6 +187,8 @@ class TableCore {
   std::uint64_t reciprocal_;
   unsigned shift_;
   std::vector<ViewIndex> views_;
+  std::unique_ptr<QueueIndex> queue_;
+  friend class QueueIndex;
 };
 
 // Holds the index lock; repairs the index first when the last holder died inside it.

@@ -108,7 +108,7 @@ std::uint32_t Writer::append(const Rows& rows) {
   check();
   const std::uint64_t began = now_ns();
   const bool together = rows.whole && rows.n <= 2 * table_->shared().rows_per_block;
-  const std::uint32_t done = together ? append_together(rows) : append_in_turn(rows);
+  const std::uint32_t done = table_->queue() != nullptr ? append_queued(rows) : together ? append_together(rows) : append_in_turn(rows);
   const std::uint64_t ended = now_ns();
   append_ns_ += ended - began;
   ++append_calls_;
@@ -274,6 +274,7 @@ std::uint8_t Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std:
 
 void Writer::wait_space(std::uint64_t timeout_ns) {
   Table& t = table_->shared();
+  if (table_->queue() != nullptr) return wait_room(timeout_ns);
   const std::uint64_t began = now_ns();
   const std::uint32_t signal = t.space_signal.load(std::memory_order_seq_cst);
   t.space_waiting.store(1, std::memory_order_seq_cst);

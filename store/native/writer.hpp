@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "queue.hpp"
 #include "table.hpp"
 
 namespace conduit {
@@ -33,13 +34,15 @@ class Writer {
   // Waits up to `timeout_ns` for space to come free. False on timeout.
   void wait_space(std::uint64_t timeout_ns);
   const SpaceHolders& holders() const { return holders_; }
+  // Of queues: why the last append could not go in.
+  Admission refused() const { return refused_; }
   void close();
   bool closed() const { return closed_; }
   std::size_t chains() const { return tails_.size(); }
   // Whether the chain has a row that no final observation has closed.
   bool chain_open(std::uint32_t chain) const { return chain < tails_.size() && tails_[chain] != ~std::uint64_t{0}; }
-  // Whether appending `n` rows will have to take the index lock for another block.
-  bool needs_block(std::uint32_t n) const { return block_ == kNoRow || count_ + n > table_->shared().rows_per_block; }
+  // Whether appending `n` rows will have to take the index lock, for another block or because the table is a queue.
+  bool needs_block(std::uint32_t n) const { return table_->queue() != nullptr || block_ == kNoRow || count_ + n > table_->shared().rows_per_block; }
   TableCore& table() const { return *table_; }
   // Throws closed / forked when this handle may not write.
   void check() const;
@@ -54,6 +57,12 @@ class Writer {
   };
   std::uint32_t append_in_turn(const Rows& rows);
   std::uint32_t append_together(const Rows& rows);
+  std::uint32_t append_queued(const Rows& rows);
+  Admission reserve_queued(const Rows& rows, const std::int64_t* versions);
+  void place(std::uint32_t n);
+  void took_place();
+  void give_back_spares();
+  void wait_room(std::uint64_t timeout_ns);
   void remember_tails(const Rows& rows);
   void restore_tails();
   bool publish(const Piece& piece);  // false: the block has been sealed
@@ -73,6 +82,10 @@ class Writer {
   std::vector<std::uint32_t> spare_;  // blocks opened ahead, for rows that must go in together
   SpaceHolders holders_;
   std::vector<std::uint64_t> stalled_;
+  // Of queues: where the rows of the append at hand go, why it could not go in, and how far the queue was then.
+  std::vector<Placed> placed_;
+  Admission refused_ = Admission::ok;
+  std::uint64_t room_seen_ = 0;
   std::uint64_t append_ns_ = 0, append_calls_ = 0, wait_ns_ = 0;
   bool closed_ = false;
 };

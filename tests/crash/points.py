@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LOCK_FREE", "PREPARED", "ROLES_AT", "WRITING", "strikes"]
+__all__ = ["LOCK_FREE", "PREPARED", "QUEUE_ROLES_AT", "ROLES_AT", "WRITING", "strikes"]
 
 WRITING = ("extend", "append", "episodes", "fragments", "vector")
 _READING = ("sampler", "updater")
@@ -48,6 +48,16 @@ ROLES_AT: dict[str, tuple[str, ...]] = {
     "evict_bereft": ("episodes", "fragments", "vector", *_READING),
 }
 
+# The same of queues, which have a stage of their own (test_queue_kills.py).
+QUEUE_ROLES_AT: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("queue_reserved", "queue_written", "queue_locked", "queue_noted"), ("producer",)),
+    **dict.fromkeys(("queue_halfway", "queue_published"), ("producer",)),
+    **dict.fromkeys(("lease_locked", "lease_written", "lease_row", "lease_made", "lease_copied"), ("consumer",)),
+    **dict.fromkeys(("ack_locked", "ack_row_marked", "ack_marked", "ack_decided", "ack_row"), ("consumer",)),
+    **dict.fromkeys(("ack_done", "ack_left"), ("consumer",)),
+    **dict.fromkeys(("return_begin", "return_row", "return_done"), ("consumer",)),
+}
+
 # Points that lie outside the locks: while a process is stopped there nobody else waits for it.
 LOCK_FREE = frozenset(
     (
@@ -56,6 +66,7 @@ LOCK_FREE = frozenset(
         *("reader_entered", "gather_begin", "gather_column", "gather_end", "reader_left"),
         *("pin_released", "wait_rows", "wait_space"),
         *("announce_begin", "announce_cleared", "announce_signalled"),
+        *("queue_written", "lease_copied", "ack_left"),
     )
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import conduit
 from conduit_store.native import native
-from tests.crash import audit, rows
+from tests.crash import audit, queue_roles, rows
 from tests.crash.board import Board, Field, Order, State
 from tests.crash.roles import ROLES
 
@@ -27,6 +27,9 @@ def main(settings: dict[str, Any], link: socket.socket) -> None:
     """Live as one process of the test. `settings`: see `Stage.start`."""
     if settings["role"] == "auditor":
         audit.serve(settings, link)
+        return
+    if settings["role"] in queue_roles.ROLES:
+        queue_roles.serve(settings, link)
         return
     board = Board(Path(settings["board"]), settings["lines"])
     line: int = settings["line"]

@@ -16,6 +16,7 @@ HEAVY = ("torch", "ray", "cupy", "pyarrow", "gymnasium", "rich", "matplotlib", "
 PUBLIC = {
     "Batch", "BlockView", "Column", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics", "UpdateResult",
     "DeviceBatch", "Loader", "LoaderMetrics", "VectorWriter", "Writer", "agents", "limiters", "samplers", "windows",
+    "ConsumerMetrics", "Queue", "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "balance",
     *errors.__all__,
 }  # fmt: skip
 SETTINGS = {"limiters": {"MinSize"}, "samplers": {"Prioritized", "Sampler", "Uniform"},

@@ -1,0 +1,424 @@
+"""A queue: rows that are each delivered until acknowledged, and then never again."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from conduit.delivery import AT_DEADLINE, AT_ONCE, NEVER, Consumer, Demand, QueueBatch
+from conduit.metrics import QueueMetrics
+from conduit.queue_loader import QueueLoader
+from conduit.queue_settings import POLICY_VERSION, QueueSettings
+from conduit.values import as_keys, real_number, seconds, whole_number
+from conduit.writer import Writer
+from conduit_store.errors import AppendTimeout, ConfigError, MissingColumn, QueueEnded, ReadOnlyStore, SampleTimeout
+from conduit_store.schema import Schema
+
+if TYPE_CHECKING:
+    from conduit.blocks import BlockView
+    from conduit.spec import TableSpec
+    from conduit.table import Table
+
+__all__ = ["Queue", "QueueWriter"]
+
+_VERSIONS = 1 << 62
+
+
+class Queue:
+    """A queue as this process sees it; from `store.create_queue` or `store.queue`. Safe in any thread.
+
+    Every consumer group gets every row, at least once: a row that was delivered and not acknowledged is delivered
+    again, one that was acknowledged never. Rows of one producer come in the order in which it appended them; those
+    of several in the order in which their blocks were opened. A producer is a writer, or the `extend` of one process.
+    Pickled by name.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._native = table._native
+        settings = table.spec.queue
+        assert settings is not None
+        self._settings = settings
+        self._consumers: dict[str, Consumer] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The queue's name within its store."""
+        return self._table.name
+
+    @property
+    def schema(self) -> Schema:
+        """Columns of the rows, `policy_version` included where rows have one."""
+        return self._table.schema
+
+    @property
+    def max_size(self) -> int:
+        """The most rows that some consumer group has not acknowledged."""
+        return self._table.max_size
+
+    @property
+    def consumers(self) -> tuple[str, ...]:
+        """Names of the consumer groups."""
+        return tuple(self._settings.consumers)
+
+    @property
+    def settings(self) -> QueueSettings:
+        """What makes this table a queue."""
+        return self._settings
+
+    @property
+    def spec(self) -> TableSpec:
+        """All settings the queue was created with."""
+        return self._table.spec
+
+    def __len__(self) -> int:
+        """Rows that some consumer group has not acknowledged, exact.
+
+        Raises:
+            StoreClosed: the store was closed here.
+        """
+        return len(self._table)
+
+    # ---- in
+
+    def extend(self, columns: Any, *, policy_version: Any = None, timeout: float | None = 10.0) -> int:
+        """Append whole arrays, as `Table.extend` takes them: all rows, or none if it raises.
+
+        `policy_version`: of all rows, or int64 (n,), where the queue has max_staleness; it may also be one of the
+        columns. Waits up to `timeout` seconds (None: for ever) for room: `max_size` less the rows that are not
+        acknowledged. Returns n.
+
+        Raises:
+            StalePolicy: a version is more than max_staleness behind the learner's, maybe since it waited.
+            AppendTimeout: no room in time; says what holds it. CapacityError: more rows than max_size.
+            QueueEnded: `end` was called. ReadOnlyStore: this attach is read-only.
+            MissingColumn, UnknownColumn, ShapeMismatch, DtypeMismatch, ValueOutOfRange: see Schema.
+        """
+        if self._settings.max_staleness is not None or policy_version is not None:
+            columns = self._with_versions(columns, policy_version)
+        try:
+            return self._table.extend(columns, timeout=timeout)
+        except AppendTimeout:
+            raise self._full(timeout, self._table._extender.blocked) from None
+
+    def _with_versions(self, columns: Any, version: Any) -> Any:
+        if self._settings.max_staleness is None:
+            raise ConfigError(f"queue {self.name!r} keeps no policy versions: create it with max_staleness=")
+        arrow = hasattr(columns, "to_batches") or hasattr(columns, "to_struct_array")
+        names = columns.schema.names if arrow else columns
+        if version is None:
+            if POLICY_VERSION not in names:
+                raise MissingColumn(f"queue {self.name!r} has max_staleness: give policy_version= with the rows")
+            return columns
+        if POLICY_VERSION in names:
+            raise ConfigError(f"{POLICY_VERSION} is given twice: as an argument and among the columns")
+        if arrow:
+            import pyarrow as pa
+
+            return columns.append_column(POLICY_VERSION, pa.array(_versions(version, columns.num_rows)))
+        given = dict(columns.items())
+        n = _rows_of(given)
+        return {**given, POLICY_VERSION: _versions(version, n)}
+
+    def _full(self, timeout: float | None, blocked: bool) -> AppendTimeout:
+        rows, holders = len(self), self._native.lease_holders()
+        out = ", ".join(f"{n} of them are out with pid {pid}" for pid, n in holders)
+        if blocked:
+            return AppendTimeout(
+                f"no free block in queue {self.name!r} within {timeout} s: {rows} unacknowledged rows lie in all blocks"
+                f"{f', {out}' if out else ''}. Nothing was appended. Acknowledge old rows, give incomplete groups up "
+                "(drop_incomplete), or raise max_size or max_writers"
+            )
+        return AppendTimeout(
+            f"no room in queue {self.name!r} within {timeout} s: {rows} of {self.max_size} rows are not acknowledged"
+            f"{f', {out}' if out else ', none of them delivered'}. Nothing was appended. Check that consumers of "
+            f"{', '.join(self.consumers)} run and acknowledge, or raise max_size"
+        )
+
+    def writer(self, *, policy_version: int | None = None, timeout: float | None = 10.0) -> QueueWriter:
+        """Return a writer for rows one by one. `policy_version`: of its rows until another is given.
+
+        Raises:
+            ReadOnlyStore, StoreClosed: this attach cannot write. ConfigError: versions in a queue without them.
+        """
+        return QueueWriter(self, policy_version=policy_version, timeout=timeout)
+
+    def end(self) -> None:
+        """Declare that no more rows will come. Consumers get the rest, the last batch maybe short, then QueueEnded.
+
+        For every process, and for good. Appends raise QueueEnded from now on. Idempotent.
+
+        Raises:
+            ReadOnlyStore, StoreClosed: this attach cannot write.
+        """
+        self._check_writable()
+        self._native.end()
+
+    @property
+    def ended(self) -> bool:
+        """Whether `end` has been called in any process."""
+        return self._native.ended
+
+    @property
+    def policy_version(self) -> int:
+        """The learner's version, the same in every process; 0 at first. Only grows.
+
+        Raises (when set):
+            ConfigError: lower than it was, or a queue without max_staleness. ReadOnlyStore.
+        """
+        return self._native.policy_version
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        self._check_writable()
+        if self._settings.max_staleness is None:
+            raise ConfigError(f"queue {self.name!r} keeps no policy versions: create it with max_staleness=")
+        self._native.raise_version(whole_number("policy_version", version, -_VERSIONS, _VERSIONS))
+
+    # ---- out
+
+    def sample(
+        self,
+        n: int | None = None,
+        *,
+        consumer: str | None = None,
+        timeout: float | None = 10.0,
+        partial: bool = False,
+        group_by: str | None = None,
+        group_size: int | None = None,
+        max_tokens: int | None = None,
+        tokens: str = "n_tokens",
+    ) -> QueueBatch:
+        """Lease the `n` oldest rows that wait for a consumer group, and copy them out.
+
+        Waits up to `timeout` seconds (None: for ever) until there are n; with `partial`, then gives what there is, if
+        any. After `end` it gives what is left, at once. `consumer` may be left out where there is only one group.
+        `group_by`, `group_size`: rows in whole groups of that size which share the value of a column (of whole
+        numbers), each group contiguous, in the order in which they became complete; n is a multiple of group_size.
+        Groups with a row that is too stale are dropped whole.
+        `max_tokens`: as many rows (groups) as fit, in order, at least one; `tokens` names the column of their lengths.
+        n is then the most rows, or None.
+        Other threads run meanwhile.
+
+        Raises:
+            SampleTimeout: says how many rows wait and are out.
+            QueueEnded: after `end`, when every row was acknowledged.
+            CapacityError: a row (group) is above max_tokens by itself; names it. Nothing was leased.
+            ConfigError: a demand that contradicts itself or the queue. UnknownColumn: no such column.
+            ReadOnlyStore: this attach is read-only. StoreClosed: the store was closed here, also while waiting.
+            LockTimeout: a stopped process holds the index lock; names it.
+        """
+        taker = self._consumer(consumer)
+        demand = taker.check(Demand(n, group_by, group_size, max_tokens, tokens))
+        return taker.take(demand, seconds(timeout), partial=AT_DEADLINE if partial else NEVER)
+
+    def drain(self, *, consumer: str | None = None, timeout: float | None = 0.0) -> QueueBatch:
+        """Lease every row that waits for a consumer group, in one batch; one of no rows if there are none.
+
+        Waits up to `timeout` seconds for the first row. Acknowledge the batch as any other.
+
+        Raises:
+            What `sample` raises, but for SampleTimeout and QueueEnded.
+        """
+        taker = self._consumer(consumer)
+        try:
+            return taker.take(Demand(self.max_size), seconds(timeout), partial=AT_ONCE)
+        except (SampleTimeout, QueueEnded):
+            return taker.nothing()
+
+    def ack(self, batch: QueueBatch, keys: Any = None) -> int:
+        """Acknowledge a batch; see `QueueBatch.ack`."""
+        return batch.ack(keys)
+
+    def loader(
+        self,
+        n: int | None = None,
+        *,
+        consumer: str | None = None,
+        prefetch: int = 1,
+        timeout: float | None = 10.0,
+        group_by: str | None = None,
+        group_size: int | None = None,
+        max_tokens: int | None = None,
+        tokens: str = "n_tokens",
+    ) -> QueueLoader:
+        """Return a loader: `for batch in queue.loader(64): ...; batch.ack()`. It ends when the queue has.
+
+        `prefetch`: batches leased ahead by a thread while you compute; 0 leases each at the call. What was not handed
+        over goes back at `close`. At hand-over a lease begins anew, and rows that have become too stale are dropped:
+        with max_staleness=0 no row of an older policy comes out. The rest as of `sample`.
+
+        Raises:
+            ConfigError, UnknownColumn, ReadOnlyStore: as `sample`.
+        """
+        taker = self._consumer(consumer)
+        demand = taker.check(Demand(n, group_by, group_size, max_tokens, tokens))
+        prefetch = whole_number("prefetch", prefetch, 0, 1024)
+        return QueueLoader(self, taker, demand, consumer, prefetch, seconds(timeout))
+
+    # ---- groups that do not become complete, and rows that nobody wants
+
+    def incomplete(
+        self, group_by: str, *, group_size: int, consumer: str | None = None
+    ) -> list[tuple[Any, int, float]]:
+        """Return (value, rows, age in seconds) of each group that is not complete, the oldest first.
+
+        Only rows that wait are counted. Age is that of a group's first row.
+
+        Raises:
+            ConfigError, UnknownColumn, ReadOnlyStore: as `sample`.
+        """
+        return self._consumer(consumer).incomplete(group_by, group_size)
+
+    def drop_incomplete(
+        self, group_by: str, *, group_size: int, older_than: float = 0.0, consumer: str | None = None
+    ) -> int:
+        """Give up the rows of groups that are not complete and whose first row is older than so many seconds.
+
+        They count as acknowledged by this consumer group, and as dropped. Returns how many rows.
+
+        Raises:
+            ConfigError, UnknownColumn, ReadOnlyStore: as `sample`.
+        """
+        age = real_number("older_than", older_than, 0.0, 1e9)
+        return self._consumer(consumer).drop_incomplete(group_by, group_size, age)
+
+    def drop(self, keys: Any, *, consumer: str | None = None) -> int:
+        """Give up rows that wait for a consumer group: they count as acknowledged by it, and as dropped.
+
+        Keys of rows that are out or gone are skipped. Returns how many rows.
+
+        Raises:
+            ConfigError, ReadOnlyStore: as `sample`.
+        """
+        return self._consumer(consumer).drop(as_keys(keys))
+
+    # ---- the whole
+
+    def clear(self) -> None:
+        """Drop every row, those that are out too: their acknowledgement then raises LeaseExpired."""
+        self._table.clear()
+
+    def blocks(self) -> list[BlockView]:
+        """Return zero-copy views of the blocks that hold rows; see `Table.blocks`.
+
+        A view begins with its block's first row that is not done; rows that were acknowledged before those are in it.
+        """
+        return self._table.blocks()
+
+    def info(self) -> QueueMetrics:
+        """Return the queue's counts."""
+        producers = self._table.info().open_writers
+        return QueueMetrics.from_native(
+            self.name, self.max_size, self.consumers, producers, self._native.queue_info()
+        )
+
+    def verify(self) -> None:
+        """Recount everything that is derived and compare; see `Table.verify`.
+
+        Raises:
+            ConduitError: what disagrees.
+        """
+        self._table.verify()
+
+    def describe(self) -> str:
+        """Return one line: rows, bytes, blocks."""
+        return self._table.describe().replace("table", "queue", 1)
+
+    def _consumer(self, name: str | None) -> Consumer:
+        self._check_writable()
+        names = self.consumers
+        if name is None:
+            name, *others = names
+            if others:
+                raise ConfigError(f"queue {self.name!r} has the consumers {', '.join(names)}: say which, consumer=...")
+        with self._lock:
+            found = self._consumers.get(name)
+            if found is None:
+                if name not in names:
+                    raise ConfigError(f"queue {self.name!r} has no consumer {name!r}; it has {', '.join(names)}")
+                found = Consumer(self._native, self._table.spec, name, names.index(name))
+                self._consumers[name] = found
+            return found
+
+    def _check_writable(self) -> None:
+        store = self._table._store
+        if store.read_only:
+            raise ReadOnlyStore(
+                f"store {store.name!r} is attached read-only, and consumers change a queue: attach with read_only=False"
+            )
+
+    def _close(self) -> None:
+        for consumer in self._consumers.values():
+            consumer.close()
+
+    def __reduce__(self) -> tuple[Any, tuple[str, bool, str]]:
+        return _shared_queue, (self._table._store.name, self._table._store.read_only, self.name)
+
+    def __repr__(self) -> str:
+        if self._table._store.closed:
+            return f"<Queue {self.name!r} of a closed store>"
+        return f"<Queue {self.name!r} {len(self):,} of {self.max_size:,} rows, for {', '.join(self.consumers)}>"
+
+
+class QueueWriter(Writer):
+    """Appends rows one by one. From `queue.writer()`; for one thread of one process. Pickled, it becomes a new one."""
+
+    def __init__(self, queue: Queue, *, policy_version: int | None = None, timeout: float | None = 10.0) -> None:
+        self._queue = queue
+        self._versioned = queue.settings.max_staleness is not None
+        if policy_version is not None and not self._versioned:
+            raise ConfigError(f"queue {queue.name!r} keeps no policy versions: create it with max_staleness=")
+        self.policy_version = policy_version
+        super().__init__(queue._table, timeout=timeout)
+
+    def append(self, *, priority: float | None = None, **columns: Any) -> None:
+        """Append one row: a value for every column. `policy_version` may be left out where the writer has one.
+
+        Waits up to the writer's timeout for room.
+
+        Raises:
+            StalePolicy, AppendTimeout, QueueEnded: as `Queue.extend`.
+            MissingColumn, UnknownColumn, ShapeMismatch, DtypeMismatch, ValueOutOfRange: nothing was appended.
+            ConfigError: a priority. StoreClosed: this writer or the store was closed. ForkedHandle: the parent's.
+        """
+        if self._versioned and POLICY_VERSION not in columns and self.policy_version is not None:
+            columns[POLICY_VERSION] = operator.index(self.policy_version)
+        try:
+            super().append(priority=priority, **columns)
+        except AppendTimeout:
+            raise self._queue._full(self._timeout, self._native.blocked) from None
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return _reopen, (self._queue, self.policy_version, self._timeout)
+
+    def __repr__(self) -> str:
+        return f"<QueueWriter of queue {self._name!r}{', closed' if self.closed else ''}>"
+
+
+def _versions(version: Any, n: int) -> Any:
+    given = np.asarray(version)
+    return given if given.ndim else np.full(n, whole_number("policy_version", given.item(), -_VERSIONS, _VERSIONS))
+
+
+def _rows_of(columns: dict[str, Any]) -> int:
+    """How many rows the columns have, as the first says that is no nested mapping."""
+    for value in columns.values():
+        if hasattr(value, "items") and not hasattr(value, "shape"):
+            return _rows_of(dict(value.items()))
+        return len(value)
+    return 0
+
+
+def _shared_queue(store: str, read_only: bool, name: str) -> Queue:
+    from conduit.store import _shared
+
+    return _shared(store, read_only).queue(name)
+
+
+def _reopen(queue: Queue, version: int | None, timeout: float | None) -> QueueWriter:
+    return queue.writer(policy_version=version, timeout=timeout)

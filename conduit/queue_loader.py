@@ -1,0 +1,219 @@
+"""Batches of a queue leased ahead of the learner, by a thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from conduit.values import seconds
+from conduit_store.errors import ConduitError, ForkedHandle, QueueEnded, SampleTimeout, StoreClosed
+
+if TYPE_CHECKING:
+    from conduit.delivery import Consumer, Demand, QueueBatch
+    from conduit.queue import Queue
+    from conduit_store.native import native
+
+__all__ = ["QueueLoader"]
+
+_SLICE_S = 0.05  # the thread looks this often whether it shall end
+_UNSET = cast("float | None", object())
+
+
+class QueueLoader:
+    """Leased batches of a queue, oldest rows first; from `queue.loader`. Iterate over it, or call `next`.
+
+    Acknowledge each batch. Safe in any thread. Use it in a `with`, or `close` it: batches that were not handed over go
+    back then; the garbage collector and the end of the interpreter close it too. Pickled by the queue's name and
+    the settings. In a forked child it raises ForkedHandle.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        taker: Consumer,
+        demand: Demand,
+        consumer: str | None,
+        prefetch: int,
+        timeout: float | None,
+    ) -> None:
+        self._queue = queue
+        self._demand = demand
+        self._given = (consumer, prefetch, timeout)
+        self._timeout = timeout
+        self._ahead = _Ahead(taker, demand, prefetch, queue._table._store._native)
+        queue._table._loaders.add(self)
+        self._finalizer = weakref.finalize(self, self._ahead.close)
+
+    def next(self, *, timeout: float | None = _UNSET) -> QueueBatch:
+        """Return the next batch, leased to this process from now on for the queue's lease_timeout.
+
+        Waits up to `timeout` seconds (None: for ever; the loader's own if not given). Other threads run meanwhile.
+
+        Raises:
+            SampleTimeout: no batch in time; a later call goes on. QueueEnded: there will be none.
+            CapacityError: as `Queue.sample`. StoreClosed: the store or this loader was closed, also while waiting.
+            ForkedHandle: made before a fork.
+        """
+        return self._ahead.next(self._timeout if timeout is _UNSET else seconds(timeout))
+
+    def close(self) -> None:
+        """Stop, and give back what was not handed over. Idempotent."""
+        self._finalizer()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the loader, or its store, was closed here."""
+        return self._ahead.closed
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> QueueBatch:
+        try:
+            return self.next()
+        except QueueEnded:
+            raise StopIteration from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return _reopen, (self._queue, self._demand, *self._given)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"<QueueLoader of {self._queue.name!r}: {self._demand.rows} rows a batch{state}>"
+
+
+class _Ahead:
+    """What a loader and its thread share. The thread holds this and not the loader, so that it can be collected."""
+
+    def __init__(self, taker: Consumer, demand: Demand, depth: int, attachment: native.Attachment) -> None:
+        self._taker = taker
+        self._demand = demand
+        self._depth = depth
+        self._attachment = attachment
+        self._forks = attachment.forks
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._ready: deque[QueueBatch] = deque()
+        self._error: BaseException | None = None
+        self._stop = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self._stop or self._attachment.closed
+
+    def next(self, timeout: float | None) -> QueueBatch:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._check()
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if self._depth == 0:
+                return self._taker.take(self._demand, left)
+            if (batch := self._prepared(left)) is None:
+                # says what is missing; there may be a batch by now
+                return self._taker.take(self._demand, 0.0)
+            if batch._renew():
+                return batch
+            # It ran out, or its rows are of an old policy. Those behind it come after what it gave back.
+            with self._changed:
+                for other in self._ready:
+                    other.release()
+                self._ready.clear()
+                self._changed.notify_all()
+
+    def _check(self) -> None:
+        if self._forks != self._attachment.forks:
+            raise ForkedHandle("this loader belongs to the parent process: call queue.loader() again in the child")
+        self._attachment.check()
+        if self._stop:
+            raise StoreClosed("this loader is closed: call queue.loader() for a new one")
+
+    def _prepared(self, left: float | None) -> QueueBatch | None:
+        with self._changed:
+            if self._thread is None:  # lazily: nothing is leased before the first call
+                self._thread = threading.Thread(target=self._work, name="conduit-queue-loader", daemon=True)
+                self._thread.start()
+            self._changed.wait_for(lambda: self._ready or self._error is not None or self._stop, left)
+            if self._stop:
+                self._attachment.check()  # the store's end says more
+                raise StoreClosed("this loader is closed: call queue.loader() for a new one")
+            if self._ready:
+                batch = self._ready.popleft()
+                self._changed.notify_all()
+                return batch
+            error = self._error
+        if error is not None:
+            if not isinstance(error, QueueEnded):  # another call may fare better: a row too large may have been dropped
+                self._restart()
+            raise error
+        return None
+
+    def _restart(self) -> None:
+        with self._changed:
+            self._error, thread, self._thread = None, self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stop or len(self._ready) < self._depth)
+                if self._stop:
+                    return
+            try:
+                batch = self._taker.take(self._demand, _SLICE_S)
+            except SampleTimeout:
+                continue
+            except BaseException as error:
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                if self._stop:
+                    _give_back(batch)
+                    return
+                self._ready.append(batch)
+                self._changed.notify_all()
+            del batch
+
+    def close(self) -> None:
+        if self._pid != os.getpid():
+            return  # a forked child: the parent's thread may hold the lock for ever
+        with self._changed:
+            self._stop = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        while self._ready:
+            _give_back(self._ready.popleft())
+
+
+def _give_back(batch: QueueBatch) -> None:
+    try:
+        batch.release()
+    except ConduitError:  # the store is closed: it has given all leases back
+        return
+
+
+def _reopen(
+    queue: Queue, demand: Demand, consumer: str | None, prefetch: int, timeout: float | None
+) -> QueueLoader:
+    return queue.loader(
+        demand.rows, consumer=consumer, prefetch=prefetch, timeout=timeout, group_by=demand.group_by,
+        group_size=demand.group_size, max_tokens=demand.max_tokens, tokens=demand.tokens,
+    )  # fmt: skip
