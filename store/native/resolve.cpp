@@ -92,8 +92,8 @@ std::uint32_t Sampler::resolve_steps(std::uint32_t i, std::uint32_t slot, const 
   return at;
 }
 
-void Sampler::append_runs(const std::vector<Run>& found, std::vector<CopyRun>& runs) const {
-  for (const Run& run : found) {
+void Sampler::append_runs(const std::vector<StepRun>& found, std::vector<CopyRun>& runs) const {
+  for (const StepRun& run : found) {
     const Cursor at = locate(run.first);
     if (&run != &found.front() && runs.back().base == at.base && runs.back().row + runs.back().n == at.row) runs.back().n += run.n;
     else runs.push_back({at.base, at.row, run.n});
