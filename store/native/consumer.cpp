@@ -53,7 +53,7 @@ void Delivery::expired() const {
 bool Delivery::copy(const std::uint64_t* offsets, std::byte* out) const {
   const TableCore& t = *table_;
   const std::uint32_t per_block = t.shared().rows_per_block;
-  std::vector<Run> runs;
+  std::vector<Placed> runs;  // rows of one block, one after the other
   for (const std::uint32_t slot : slots_) {
     if (!runs.empty() && runs.back().block * per_block + runs.back().row + runs.back().n == slot && slot % per_block != 0) {
       ++runs.back().n;
@@ -71,7 +71,7 @@ bool Delivery::copy(const std::uint64_t* offsets, std::byte* out) const {
   for (std::uint32_t c = 0; c < t.shared().n_columns; ++c) {
     const Column& column = t.columns()[c];
     std::byte* to = out + offsets[c];
-    for (const Run& run : runs) {
+    for (const Placed& run : runs) {
       const std::byte* from = t.block_data(run.block) + column.block_offset + run.row * column.row_bytes;
       for (std::uint64_t left = run.n * column.row_bytes; left > 0;) {
         const std::uint64_t part = std::min(left, kProgressBytes);

@@ -15,11 +15,6 @@
 
 namespace conduit {
 
-// Rows of one block, one after the other.
-struct Run {
-  std::uint32_t block, row, n;
-};
-
 // One delivery and its lease. The rows wait again when this object dies before they are acknowledged; in a forked child it is
 // inert. For one thread at a time.
 class Delivery {
