@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Histogram", "bars", "histogram"]
 
 _MAX_BINS = 1 << 20
-_AGE, _PRIORITY, _COLUMN = range(3)  # what the core reads of each row, see scan.cpp
+_AGE, _PRIORITY, _COLUMN, _TIMES = range(4)  # what the core reads of each row, see scan.cpp
 
 
 class Histogram(NamedTuple):
@@ -65,10 +65,14 @@ def _values(core: native.Table, spec: TableSpec, what: str, view: View) -> npt.N
                 f"table {spec.name!r} keeps no priorities for window {view.name!r}: there are none to show"
             )
         return np.frombuffer(core.scan(view.index, _PRIORITY, 0), np.float32)
+    if what == "times_sampled":
+        if spec.max_times_sampled is None:
+            raise ConfigError(f"table {spec.name!r} was created without max_times_sampled: it does not count deliveries")
+        return np.frombuffer(core.scan(view.index, _TIMES, 0), np.uint64)
     names = spec.schema.names
     numeric = [c.name for c in spec.schema.columns if c.shape == () and c.dtype.kind in "biuf"]
     if what not in names:
-        known = ["age", "priority", *numeric]
+        known = ["age", "priority", "times_sampled", *numeric]
         raise UnknownColumn(
             f"table {spec.name!r} has no {what!r} to show; it has {', '.join(known)}.{did_you_mean(what, known)}"
         )

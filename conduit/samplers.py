@@ -51,7 +51,7 @@ class Prioritized:
     without a priority gets the largest of the live rows, 1.0 if there is none. A sequence's priority is
     eta * max + (1 - eta) * mean of those of its steps (S. Kapturowski et al., ICLR 2019), where they are given by step.
     `beta` may follow a schedule (`schedules.Linear`, `schedules.Exponential`). alpha may not: a change of it weighs
-    every row anew. Change it at moments of your choice with `table.configure(alpha=...)`.
+    every row anew. Change it at moments of your choice with `table.reconfigure(alpha=...)`.
     `stratified`: a batch of n has one draw from each of n equal slices of the mass, in random order of the slices. So
     each draw alone has the probability reported, as without, and the batch as a whole varies less.
     Source: T. Schaul et al., "Prioritized experience replay", ICLR 2016.
@@ -79,7 +79,7 @@ class Prioritized:
             else:
                 raise ConfigError(
                     f"{name} is {value!r}: a change of it weighs every row anew, so it follows no schedule. Call "
-                    f"table.configure({name}=...) when it shall change"
+                    f"table.reconfigure({name}=...) when it shall change"
                 )
         if self.normaliser not in ("batch", "table"):
             raise ConfigError(f"normaliser is {self.normaliser!r}: give 'batch' or 'table'")

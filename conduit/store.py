@@ -193,10 +193,11 @@ class Store:
         *,
         sampler: samplers.Sampler | Mapping[str, samplers.Sampler] | None = None,
         window: windows.Window | Mapping[str, windows.Window] | None = None,
-        limiter: limiters.MinSize | None = None,
+        limiter: limiters.Limiter | None = None,
         remover: removers.Remover | None = None,
         max_writers: int = 8,
         mean_episode_length: float = 25.0,
+        max_times_sampled: int | None = None,
         seed: int = 0,
         exist_ok: bool = False,
     ) -> Table:
@@ -210,6 +211,9 @@ class Store:
         `max_writers`: how many writers are expected at a time. More are let in, but their open blocks then push
         old rows out early. `mean_episode_length`: episodes keep one final observation each; shorter ones than
         this push old rows out early too. `evicted_early` in the metrics counts such rows.
+        `limiter`: MinSize(1) if None. `max_times_sampled`: a row leaves once it has been drawn so often, counted where it is
+        drawn: what a killed reader or a closed loader had drawn and not delivered is lost. Such a table keeps room for
+        twice its rows, since memory comes back by block.
         `seed`: of all draws. `exist_ok`: return the table if it is there with the very same settings.
 
         Raises:
@@ -222,7 +226,7 @@ class Store:
             window = windows.Transition() if isinstance(schema, Schema) and schema.is_episodic else windows.Row()
         spec = TableSpec(
             name, schema, max_size, sampler or samplers.Uniform(), window, limiter or limiters.MinSize(),
-            max_writers, mean_episode_length, seed, remover or removers.Fifo(),
+            max_writers, mean_episode_length, seed, max_times_sampled, remover or removers.Fifo(),
         )  # fmt: skip
         return self._create(spec, exist_ok)
 
@@ -275,7 +279,7 @@ class Store:
         if self.read_only:
             raise ReadOnlyStore(f"store {self._name!r} is attached read-only: attach with read_only=False")
         if name not in self._native.tables():
-            index_bytes, data_bytes = native.table_bytes(record)
+            index_bytes, data_bytes = self._native.table_bytes(record)
             memory.check_fits(index_bytes + data_bytes, f"table {name!r} of {spec.max_size:,} rows")
         try:
             self._native.create_table(self._control_fd, self._data_fd, record)

@@ -106,7 +106,6 @@ DrawStatus TableCore::draw(ViewIndex& view, const DrawRequest& request, std::uin
     if (!draw_in_order(view, n, slots, &drawn->found)) return DrawStatus::few_rows;
     std::fill_n(probabilities, n, 1.0);
   }
-  if (drawn->index == kNextBatch) drawn->index = view.shared().batches++;
   return DrawStatus::ok;
 }
 

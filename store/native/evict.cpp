@@ -73,6 +73,7 @@ void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
   const std::uint32_t folded = std::min(to, block.folded.load(std::memory_order_relaxed));
   const std::uint32_t steps = from < folded ? count_steps(b, from, folded) : 0;
   t_.live_steps -= steps;
+  block.live -= steps;
   if (steps > 0) touch_all();  // rows of priority 0 too: the limiter counts them
   t_.counters.steps_evicted.fetch_add(steps, std::memory_order_relaxed);
   FAILPOINT(evict_counted);
@@ -87,7 +88,7 @@ bool TableCore::evict_head(std::uint64_t surplus) {
   std::uint32_t to = block.evicted.load(std::memory_order_relaxed);
   const std::uint32_t base = b * t_.rows_per_block;
   for (std::uint64_t left = surplus; to < folded; ++to) {
-    const bool step = (flag(base + to) & kFinal) == 0;
+    const bool step = is_step(base + to);
     if (step && left == 0) break;
     left -= step;  // a final observation goes with the steps before it: only they could refer to it
   }
@@ -249,6 +250,7 @@ void TableCore::give(std::uint32_t b, std::uint64_t writer) {
   block.owner_claim = process_->claim();
   block.folded.store(0, std::memory_order_relaxed);
   block.evicted.store(0, std::memory_order_relaxed);
+  block.live = 0;
   block.retired_epoch = 0;
   block.birth = ++t_.births;
   block.generation.store((block.generation.load(std::memory_order_relaxed) + 1) & ((std::uint64_t{1} << 36) - 1), std::memory_order_relaxed);
@@ -286,6 +288,7 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders,
   if (b == kNoRow) {
     seal_dead();
     fold();
+    retire_all_empty();
     if (reclaim(holders, stalled)) b = t_.free.first;
   }
   // Room is short because of many open blocks, short blocks of writers that died, idle writers or short episodes. Evict
@@ -321,6 +324,11 @@ void TableCore::evict_block(std::uint32_t b) {
 
 void TableCore::clear() {
   process_->check();
+  clear_locked();
+  announce(t_.inserts_waiting, t_.inserts_signal);
+}
+
+void TableCore::clear_locked() {
   IndexLock lock(*this);
   FAILPOINT(clear_begin);
   fold();
@@ -331,6 +339,7 @@ void TableCore::clear() {
     evict_block(b);
     t_.counters.evicted_early.store(early, std::memory_order_relaxed);
   }
+  restart_counts();
   FAILPOINT(clear_end);
 }
 

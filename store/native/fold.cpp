@@ -38,14 +38,13 @@ void TableCore::fold() {
     }
     if ((pubs[i] & kSealed) == 0) {
       active_[kept++] = b;
-    } else if (slots() && count == 0) {
-      empty.push_back(b);  // of a writer that died or closed before it published a row: nobody else would come by
-    } else if ((pubs[i] & kCut) != 0 && t_.links != 0) {
-      finish_chains_of(block.writer);
+    } else {
+      if ((pubs[i] & kCut) != 0 && t_.links != 0) finish_chains_of(block.writer);
+      if ((uses_ != nullptr || slots()) && block.live == 0) empty.push_back(b);
     }
   }
   t_.active_count = kept;
-  for (const std::uint32_t b : empty) retire(b);
+  for (const std::uint32_t b : empty) retire_empty(b);  // its rows were used up before it was full, or its writer died before there were any
   const std::uint64_t surplus = t_.live_steps > t_.max_size ? t_.live_steps - t_.max_size : 0;
   const std::uint64_t evicting = surplus > 0 ? now_ns() : 0;
   if (surplus > 0) evict_surplus();
@@ -73,6 +72,7 @@ void TableCore::fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to)
   FAILPOINT(fold_block_leaves);
   const std::uint32_t steps = count_steps(b, from, to);
   t_.live_steps += steps;
+  block.live += steps;
   block.folded.store(to, std::memory_order_release);
   if (victims_.used()) victims_.changed(base);
   FAILPOINT(fold_block_counted);
@@ -150,10 +150,10 @@ void TableCore::journal_done() {
 }
 
 std::uint32_t TableCore::count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const {
-  if (t_.links == 0) return to - from;
+  if (t_.links == 0 && uses_ == nullptr) return to - from;
   const std::uint32_t base = b * t_.rows_per_block;
   std::uint32_t steps = 0;
-  for (std::uint32_t row = from; row < to; ++row) steps += (flag(base + row) & kFinal) == 0;
+  for (std::uint32_t row = from; row < to; ++row) steps += is_step(base + row);
   return steps;
 }
 

@@ -48,6 +48,7 @@ struct Prepared {
   std::uint64_t began_ns = 0, prepare_ns = 0;
   DrawMark mark;
   Drawn drawn;
+  Reservation held;              // counted as samples from the draw on; returns where the batch is not handed over
 };
 
 struct LoaderMetrics {

@@ -13,7 +13,7 @@ namespace conduit {
 std::uint32_t TableCore::victim() const {
   if (t_.remover == kRemoveLeast) return victims_.first();
   for (std::uint32_t b = t_.open.last; b != kNoRow; b = links_.before(b)) {
-    if (blocks_[b].folded.load(std::memory_order_relaxed) > 0) return b;
+    if (blocks_[b].live > 0) return b;
   }
   return kNoRow;
 }

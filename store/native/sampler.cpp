@@ -35,7 +35,7 @@ Sampler::Sampler(std::shared_ptr<TableCore> table, Plan plan)
       stacks_(plan_.has(Source::stack)), next_stacks_(plan_.has(Source::next_stack)), after_(plan_.has(Source::after)),
       goals_(plan_.hindsight != Hindsight::none) {}
 
-SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state) {
+SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state, Reservation* held) {
   TableCore& t = *table_;
   Table& shared = t.shared();
   ViewIndex& view = t.view(plan_.view);
@@ -56,28 +56,11 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
     }
     const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();  // before the draw: what is drawn stays in place
     const std::uint64_t began = now_ns();
-    double beta, least = std::numeric_limits<double>::infinity();
-    {
-      IndexLock lock(t);
-      FAILPOINT(draw_locked);
-      t.fold();
-      const auto status = [&](SampleStatus found) { return state->status = found; };
-      state->live_steps = shared.live_steps;
-      state->needed = shared.min_size.load(std::memory_order_relaxed);
-      state->total = view.total();
-      if (state->live_steps < state->needed) return status(SampleStatus::too_few);
-      switch (t.draw(view, {n, draws_.data()}, slots_.data(), probabilities, &state->drawn)) {
-        case DrawStatus::ok: break;
-        case DrawStatus::no_mass: return status(SampleStatus::no_mass);
-        case DrawStatus::few_rows: return status(SampleStatus::few_rows);
-      }
-      for (std::uint32_t i = 0; i < n; ++i) keys[i] = t.key_of(slots_[i]);
-      state->mark = view.mark();  // after the draw: what it changes itself is no drift of it
-      const Schedule& schedule = view.shared().beta_schedule;
-      beta = schedule.kind == kConstant ? view.shared().beta.load(std::memory_order_relaxed) : value_at(schedule, state->drawn.index);
-      if (plan_.table_weights) least = view.least_mass() / state->total;
-      FAILPOINT(draw_done);
-    }
+    double beta = 0.0, least = std::numeric_limits<double>::infinity();
+    state->status = draw(n, stream, batch, keys, probabilities, state, held, &beta, &least);
+    if (state->status != SampleStatus::ok) return state->status;
+    // What was drawn makes room: writers go on while this copies.
+    if (shared.limits_inserts != 0) announce(shared.inserts_waiting, shared.inserts_signal);
     const std::uint64_t drawn = now_ns();
     shared.counters.draw_ns.fetch_add(drawn - began, std::memory_order_relaxed);
     if (n > 0) importance_weights(probabilities, n, beta, least, draws_.data(), weights);
@@ -101,14 +84,68 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
   }
 }
 
+// The part of `sample` that needs the lock: slots, keys, probabilities.
+SampleStatus Sampler::draw(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::uint64_t* keys, double* probabilities, SampleState* state, Reservation* held,
+                           double* beta, double* least) {
+  TableCore& t = *table_;
+  Table& shared = t.shared();
+  const bool counted = shared.limiter == kSampleToInsert;
+  IndexLock lock(t);
+  FAILPOINT(draw_locked);
+  t.fold();
+  ViewIndex& view = t.view(plan_.view);
+  state->total = view.total();
+  if (!t.sample_possible(n)) {
+    state->limiter = t.limiter_state();
+    return SampleStatus::never;
+  }
+  if (shared.live_steps < t.settings().min_size) {
+    state->limiter = t.limiter_state();
+    return SampleStatus::too_few;
+  }
+  bool take = counted && !held->holds(n, t.settings().era);
+  if (take) {
+    state->limiter = t.limiter_state();
+    if (!state->limiter.admits(n) && t.return_reserved_by_dead()) state->limiter = t.limiter_state();
+    if (!state->limiter.admits(n)) return SampleStatus::limited;
+  }
+  const auto failed = [&](SampleStatus status) {
+    state->limiter = t.limiter_state();
+    return status;
+  };
+  if (plan_.table_weights) *least = view.least_mass() / state->total;
+  if (t.counts_uses() && view.sampler() == kByMass) {
+    if (!(state->total > 0.0)) return failed(SampleStatus::no_mass);
+    if (!t.draw_counted(view, stream, batch, n, slots_.data(), probabilities, &spent_)) return failed(SampleStatus::used_up);
+  } else {
+    const DrawStatus status = t.draw(view, {n, draws_.data()}, slots_.data(), probabilities, &state->drawn);
+    if (status != DrawStatus::ok) return failed(status == DrawStatus::no_mass ? SampleStatus::no_mass : SampleStatus::few_rows);
+    if (t.counts_uses()) t.count_uses(n, slots_.data(), &spent_);
+  }
+  for (std::uint32_t i = 0; i < n; ++i) keys[i] = t.key_of(slots_[i]);
+  if (t.counts_uses()) t.use_up(spent_);
+  state->mark = view.mark();  // after the draw: what a batch does itself is no drift of it
+  if (state->drawn.index == kNextBatch) state->drawn.index = view.shared().batches++;
+  const Schedule& schedule = view.shared().beta_schedule;
+  *beta = schedule.kind == kConstant ? view.settings().beta : value_at(schedule, state->drawn.index);
+  if (take) {
+    t.take_samples(n);
+    *held = Reservation(table_, n, t.settings().era);
+  }
+  FAILPOINT(draw_done);
+  return SampleStatus::ok;
+}
+
 void Sampler::undo(std::uint32_t n, const std::byte* out, const Drawn& drawn) {
   TableCore& t = *table_;
+  ViewIndex& view = t.view(plan_.view);
+  if (!view.marked() && view.shared().beta_schedule.kind == kConstant) return;  // the draw has changed nothing
   t.process().check();
   const auto* keys = reinterpret_cast<const std::uint64_t*>(out + plan_.offsets(n)[plan_.outputs.size()]);
   {
     IndexLock lock(t);
     t.fold();
-    t.undo_draw(t.view(plan_.view), keys, n, drawn);
+    t.undo_draw(view, keys, n, drawn);
   }
   FAILPOINT(draw_undone);
   announce(t.shared().rows_waiting, t.shared().rows_signal);
@@ -149,12 +186,13 @@ std::uint32_t Sampler::begin_wait() {
   return signal;
 }
 
-void Sampler::wait(std::uint32_t signal, std::uint64_t timeout_ns) {
+void Sampler::wait(std::uint32_t signal, std::uint64_t timeout_ns, SampleStatus why) {
   Table& t = table_->shared();
   const std::uint64_t began = now_ns();
-  futex_wait(&t.rows_signal, signal, timeout_ns);
+  futex_wait_briefly_awake(&t.rows_signal, signal, timeout_ns);
   const std::uint64_t ended = now_ns();
   t.counters.sample_wait_ns.fetch_add(ended - began, std::memory_order_relaxed);
+  if (why == SampleStatus::too_few || why == SampleStatus::limited) t.counters.limited_sample_ns.fetch_add(ended - began, std::memory_order_relaxed);
   table_->span(Stage::wait, 0, began, ended);
 }
 

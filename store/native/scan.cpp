@@ -27,7 +27,7 @@ std::vector<std::byte> TableCore::scan(std::uint32_t v, Scan what, std::uint32_t
       each_open_block(false, [&](std::uint32_t b) {
         const std::uint32_t base = b * t_.rows_per_block;
         for (std::uint32_t row = blocks_[b].evicted.load(std::memory_order_relaxed); row < blocks_[b].folded.load(std::memory_order_relaxed); ++row) {
-          if ((flag(base + row) & kFinal) != 0) continue;
+          if (!is_step(base + row)) continue;
           --younger;
           if (what == Scan::column) {
             rows.push_back(base + row);
@@ -35,9 +35,10 @@ std::vector<std::byte> TableCore::scan(std::uint32_t v, Scan what, std::uint32_t
             const float raw = views_[v].raw(base + row);
             add(&raw, sizeof raw);
           } else {
-            // single rows have left from in between, and their births count appends
+            // where single rows have left from in between, their births count appends
             const std::uint64_t age = slots() ? t_.births - blocks_[b].birth : younger;
-            add(&age, sizeof age);
+            const std::uint64_t count = what == Scan::times ? uses(base + row) : age;
+            add(&count, sizeof count);
           }
         }
         return true;

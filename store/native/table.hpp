@@ -1,9 +1,9 @@
 // One table as seen from one process: the index (blocks, links, leaves) and the operations on it.
 //
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
-// `evicted`; a half-done joint publication; each row's written flags, `prev`, step number and raw priorities; of a queue what
-// queue.hpp says. Derived: `next`, readiness, leaves, sums, extremes (of each view, see view.hpp), active list, lists of blocks,
-// victims, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
+// `evicted`; a half-done joint publication; each row's written flags, `prev`, step number, raw priorities and count of uses;
+// settings; tallies; of a queue what queue.hpp says. Derived: `next`, readiness, leaves, sums, extremes (of each view, see
+// view.hpp), active list, lists of blocks, victims, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,7 @@
 #include "block_lists.hpp"
 #include "draws.hpp"
 #include "layout.hpp"
+#include "limiter.hpp"
 #include "process.hpp"
 #include "spans.hpp"
 #include "sync.hpp"
@@ -35,7 +36,7 @@ struct QueueSpec {
 struct ViewSpec {
   bool prioritized = false;
   std::uint32_t steps_before = 0, steps_after = 0, period = 1, rules = 0;  // see View
-  double alpha = 1.0, eps = 0.0, beta = 0.0;
+  ViewSettings chances;   // as the view begins
   SamplerKind sampler = kByMass;
   bool stratified = false;
   Schedule beta_schedule;
@@ -44,12 +45,15 @@ struct ViewSpec {
 struct TableSpec {
   std::string name, spec;
   std::vector<Column> columns;
-  std::uint64_t max_size = 0, block_bytes = 0, seed = 0, min_size = 1;
+  std::uint64_t max_size = 0, block_bytes = 0, seed = 0;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
   bool links = false;  // rows are chained into episodes: any view that is not of rows as stored needs it
   RemoverKind remover = kRemoveOldest;
   std::uint32_t remover_view = 0;
   std::vector<ViewSpec> views;  // one at least; none of a queue
+  LimiterKind limiter = kMinSize;
+  bool limits_inserts = false, counts_uses = false;
+  Settings settings;  // as the table begins, but for those of the views
   QueueSpec queue;
 };
 
@@ -58,12 +62,14 @@ struct TableInfo {
   std::uint64_t updated, stale_updates, discarded_batches, recoveries, blocks_opened;
   std::uint64_t draw_ns, gather_ns, sample_wait_ns, fold_ns, append_ns, append_wait_ns, append_calls, update_ns;
   std::uint32_t blocks_open, blocks_free, blocks_retired, blocks_pinned, open_writers;
+  std::uint64_t used_up, limited_append_ns, limited_sample_ns;
+  LimiterState limiter;
   double total;
   float max_priority;
   std::uint32_t epoch;  // of draws without replacement
 };
 
-enum class Scan : std::uint32_t { age = 0, priority = 1, column = 2 };  // age: rows appended since
+enum class Scan : std::uint32_t { age = 0, priority = 1, column = 2, times = 3 };  // age: rows appended since; times: drawn
 
 struct UpdateCount {
   std::uint64_t applied, stale;
@@ -81,7 +87,7 @@ class TableCore {
   // Takes the store's directory lock; reserves with fallocate what the table needs in both segments (both offsets and
   // sizes must already have been checked against the memory limits). Throws memory, name_taken, config.
   static std::uint32_t create(Process& process, int control_fd, int data_fd, const TableSpec& spec);
-  static std::uint64_t control_bytes(const TableSpec& spec);
+  static std::uint64_t control_bytes(const TableSpec& spec, std::uint32_t max_processes);
   // Gives back the memory that a creator killed before it published its table has left reserved. One try of a lock when
   // there is none; does not wait for a creator at work.
   static void tidy(Process& process, int control_fd, int data_fd);
@@ -111,6 +117,16 @@ class TableCore {
   DrawStatus draw(ViewIndex& view, const DrawRequest& request, std::uint32_t* slots, double* probabilities, Drawn* drawn);
   // Takes back what a draw has changed for good: its batch was never delivered.
   void undo_draw(ViewIndex& view, const std::uint64_t* keys, std::uint32_t n, const Drawn& drawn);
+  const Settings& settings() const { return t_.settings[t_.settings_now]; }
+  LimiterState limiter_state() const;
+  bool sample_possible(std::uint64_t rows) const;
+  bool return_reserved_by_dead();
+  void take_samples(std::uint64_t rows);
+  bool counts_uses() const { return uses_ != nullptr; }
+  bool draw_counted(const ViewIndex& view, std::uint32_t stream, std::uint64_t batch, std::uint32_t n, std::uint32_t* slots, double* probabilities,
+                    std::vector<std::uint32_t>* spent);
+  void use_up(const std::vector<std::uint32_t>& slots);
+  void count_uses(std::uint32_t n, const std::uint32_t* slots, std::vector<std::uint32_t>* spent);
 
   // --- take the lock themselves ---
   // A free block given to a writer of this process, or kNoRow when none can be had now (then `holders` says why).
@@ -123,7 +139,15 @@ class TableCore {
   // has been sealed.
   bool publish_together(const Publication* publications, std::uint32_t n);
   void clear();
-  void configure(std::uint32_t view, double alpha, double beta, double eps, std::uint64_t min_size);
+  // The same where a limiter says how many go in: see Insert. `state` is filled in unless there are only final observations.
+  Insert publish_limited(const Publication* publications, std::uint32_t n, std::uint32_t rows, const std::uint8_t* flags, bool whole, LimiterState* state);
+  std::uint64_t insert_room(std::uint64_t steps, LimiterState* state);  // how many of so many steps the limiter lets in now
+  bool can_sample(std::uint32_t view, std::uint64_t rows);
+  bool can_insert(std::uint64_t steps);
+  // Puts in force what of `wanted` may change. False: somebody else has changed something since `wanted` was read; nothing is
+  // changed then.
+  bool reconfigure(const Settings& wanted);
+  Settings settings_now();
   std::uint64_t steps();  // live steps, exact
   // Of `n` marks at one moment, what has been published until now included.
   void drift(std::uint32_t view, const DrawMark* marks, std::uint32_t n, DriftSince* since);
@@ -133,7 +157,7 @@ class TableCore {
   // Pins a block with rows; fills the rows that are live in it. Returns the ledger entry. Throws stale.
   std::uint32_t pin_block(std::uint32_t block, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation);
   std::vector<std::uint32_t> live_blocks();
-  // One number of each live row, in eviction order: of a view as float32, of all as uint64, a column as it is stored.
+  // One number of each live row, in eviction order: a priority as float32, a count as uint64, a column as it is stored.
   std::vector<std::byte> scan(std::uint32_t view, Scan what, std::uint32_t column);
   std::vector<float> priorities(std::uint32_t view, const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
   // Flags of rows and the keys of the rows that follow them in their episodes; 0 and kNoKey where there is none.
@@ -143,6 +167,7 @@ class TableCore {
   // Blocks are single rows that leave in any order, see remove.cpp.
   bool slots() const { return t_.remover != kRemoveOldest; }
   Block& block(std::uint32_t b) const { return blocks_[b]; }
+  Tally& tally(std::uint32_t process) const { return tallies_[process]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t prev(std::uint32_t slot) const { return std::atomic_ref(prev_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t step(std::uint32_t slot) const { return std::atomic_ref(steps_[slot]).load(std::memory_order_relaxed); }
@@ -157,6 +182,7 @@ class TableCore {
   std::uint32_t* prev_;
   std::uint32_t* next_;
   std::uint32_t* steps_;
+  std::uint32_t* uses_;
 
  private:
   bool linked(std::uint32_t p, std::uint64_t birth) const;
@@ -188,6 +214,7 @@ class TableCore {
   void journal_done();
   void drop_rows(std::uint32_t b, std::uint32_t to);
   void evict_surplus();
+  void clear_locked();
   bool evict_head(std::uint64_t surplus);
   void evict_block(std::uint32_t b);
   void retire(std::uint32_t b);
@@ -199,19 +226,35 @@ class TableCore {
   bool reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
   void give(std::uint32_t b, std::uint64_t writer);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
+  // Of a folded row that has not been evicted: whether it counts as live.
+  bool is_step(std::uint32_t slot) const { return (flag(slot) & kFinal) == 0 && !used_up(slot); }
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
+  void note_publications(const Publication* publications, std::uint32_t n);
   void complete_publications();
   void recover_blocks();
   void touch_all() const;
-  void recover_leaves(ViewIndex& view);
+  bool drawable() const;  // by any view
+  void recover_leaves(ViewIndex& view, const std::vector<LineRange>& others);
   const char* wrong_in_view(const ViewIndex& view, std::uint32_t slot, bool live) const;
-  void configure_locked(ViewIndex& view, double alpha, double beta, double eps, std::uint64_t min_size);
+  void put_settings(const Settings& wanted);
+  void restart_counts();
+  bool insert_possible(std::uint64_t steps) const;
+  bool return_reserved(Tally& tally);
+  bool deliveries_left(const ViewIndex& view, std::uint64_t rows) const;
+  void drop_used_up();
+  std::vector<LineRange> use_up_full();
+  void retire_empty(std::uint32_t b, bool pressed = false);
+  void retire_all_empty();
+  std::uint32_t uses(std::uint32_t slot) const { return std::atomic_ref(uses_[slot]).load(std::memory_order_relaxed) & ~kUsedUp; }
+  bool used_up(std::uint32_t slot) const { return uses_ != nullptr && (std::atomic_ref(uses_[slot]).load(std::memory_order_relaxed) & kUsedUp) != 0; }
+  bool folded_row(std::uint32_t slot) const;
 
   std::shared_ptr<Process> process_;
   std::uint32_t index_;
   Table& t_;
   const Column* columns_;
   Block* blocks_;
+  Tally* tallies_;
   std::uint32_t* active_;
   BlockLinks links_;
   std::uint32_t* order_;  // of a queue

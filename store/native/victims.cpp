@@ -34,10 +34,10 @@ VictimTree::VictimTree(const Block* blocks, float* raw, std::uint64_t slots, Vic
   std::copy_n(sizes, n_levels, size_);
 }
 
-// One row a block: it is in when it is folded and not evicted.
+// One row a block: it is in when it is folded and neither evicted nor used up.
 Victim VictimTree::candidate(std::uint64_t slot) const {
   const Block& block = blocks_[slot];
-  const bool in = block.state.load(std::memory_order_relaxed) == kOpen && block.folded.load(std::memory_order_relaxed) == 1 &&
+  const bool in = block.state.load(std::memory_order_relaxed) == kOpen && block.live == 1 &&
                   block.evicted.load(std::memory_order_relaxed) == 0;
   if (!in) return kNobody;
   return {block.birth, std::atomic_ref(raw_[slot]).load(std::memory_order_relaxed), static_cast<std::uint32_t>(slot)};

@@ -1,6 +1,6 @@
 // One view of a table as seen from one process: which rows its window fits, and how likely each of them is drawn.
 //
-// Ground truth: each row's raw priority and mark, alpha, eps, epoch. Derived: readiness (see fold.cpp), leaves, sums, extremes. All of it is
+// Ground truth: each row's raw priority and mark, epoch, the settings in force (alpha, eps, beta). Derived: readiness (see fold.cpp), leaves, sums, extremes. All of it is
 // read and written under the table's index lock, but for what says otherwise.
 #pragma once
 
@@ -35,6 +35,7 @@ class ViewIndex {
   View& shared() const { return *v_; }
   bool prioritized() const { return v_->prioritized != 0; }
   SamplerKind sampler() const { return static_cast<SamplerKind>(v_->sampler); }
+  const ViewSettings& settings() const { return t_->settings[t_->settings_now].views[number_]; }  // under the index lock
 
   // --- no lock ---
   bool ready(std::uint32_t slot) const { return (std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed) & ready_) != 0; }
@@ -45,11 +46,11 @@ class ViewIndex {
   bool drawn(std::uint32_t slot) const { return marked() && mark(slot) == v_->epoch; }
   std::uint32_t mark(std::uint32_t slot) const { return std::atomic_ref(marks_[slot]).load(std::memory_order_relaxed); }
   void set_mark(std::uint32_t slot, std::uint32_t epoch) const { std::atomic_ref(marks_[slot]).store(epoch, std::memory_order_relaxed); }
+
+  // --- under the index lock ---
   // Masses (leaves) of priorities as given: (raw + eps)^alpha, 0 where that base is 0.
   void masses(const float* raw, double* out, std::uint32_t n) const;
   double mass(float raw) const;
-
-  // --- under the index lock ---
   void set_ready(std::uint32_t slot, bool ready) const {
     std::atomic_ref flags(flags_[slot]);
     const std::uint8_t others = flags.load(std::memory_order_relaxed) & static_cast<std::uint8_t>(~ready_);
@@ -87,7 +88,9 @@ class ViewIndex {
   void new_era() const;
 
  private:
+  Table* t_ = nullptr;
   View* v_ = nullptr;
+  std::uint32_t number_ = 0;
   std::uint8_t* flags_ = nullptr;
   float* raw_ = nullptr;
   std::uint32_t* marks_ = nullptr;

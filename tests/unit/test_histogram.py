@@ -67,13 +67,27 @@ def test_what_cannot_be_shown_is_refused() -> None:
         assert table.histogram("speed").counts.tolist() == [0] * 20
         table.extend({"speed": np.array([1, np.nan, np.inf], np.float32), "pair": np.zeros((3, 2), np.float32)})
         assert table.histogram("speed", bins=[0, 2]).counts.tolist() == [1]
-        with pytest.raises(UnknownColumn, match=r"it has age, priority, speed\. Did you mean 'speed'"):
+        with pytest.raises(UnknownColumn, match=r"it has age, priority, times_sampled, speed\. Did you mean 'speed'"):
             table.histogram("sped")
         with pytest.raises(ConfigError, match=r"'pair'.*no single number"):
             table.histogram("pair")
         for bins in (0, [1], [2, 1], [0, float("nan")], [[1, 2]]):
             with pytest.raises(ConfigError, match="bins"):
                 table.histogram("speed", bins=bins)  # type: ignore[arg-type]
+
+
+def test_how_often_rows_were_sampled() -> None:
+    with fresh_store() as store:
+        table = plain_table(store, 10, sampler=samplers.Fifo(), max_times_sampled=3)
+        table.extend({"x": np.arange(6)})
+        table.sample(4)
+        table.sample(2)
+        assert table.histogram("times_sampled", bins=[0, 1, 2, 3]).counts.tolist() == [2, 2, 2]
+        table.sample(1)  # the oldest leaves
+        assert table.histogram("times_sampled", bins=[0, 1, 2, 3]).counts.tolist() == [2, 2, 1]
+        assert table.histogram("age").counts.sum() == 5
+        with pytest.raises(ConfigError, match="does not count"):
+            plain_table(store, 10, name="u").histogram("times_sampled")
 
 
 def test_bars() -> None:

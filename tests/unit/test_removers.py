@@ -104,7 +104,7 @@ def test_priorities_for_the_remover_alone_do_not_change_the_draws(sampler: sampl
         assert table.info().total_priority == (0 if sampler == samplers.WithoutReplacement() else 8)
         table.verify()
         with pytest.raises(ConfigError, match="not sampled by priority"):
-            table.configure(alpha=0.5)
+            table.reconfigure(alpha=0.5)
 
 
 @pytest.mark.parametrize("remover", BOTH)

@@ -224,7 +224,7 @@ def test_a_schedule_goes_on_in_another_process_and_after_a_loader() -> None:
             until(lambda: loader.metrics().ready == 4)
         assert beta(table.sample(64)) == 5
         with pytest.raises(ConfigError, match=r"beta of table 't' follows Linear\(start=0\.0"):
-            table.configure(beta=0.5)
+            table.reconfigure(beta=0.5)
 
 
 @pytest.mark.parametrize(
