@@ -1,10 +1,13 @@
 // What one core of this machine allows, as short as it can be written: no library, no checks, no sharing.
 // Used by the benchmarks only; no part of the product. Every call is timed here, so that no foreign call is in it.
 #define _GNU_SOURCE
+#include <linux/futex.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { DRAW = 1, GATHER = 2, UPDATE = 4 };
 enum { AHEAD = 16, LINE = 64, FIRST_LINES = 8 };
@@ -125,4 +128,37 @@ void measure_copy(char *ring, uint64_t ring_bytes, const char *pool, uint64_t po
         from = from + 2 * bytes <= pool_bytes ? from + bytes : 0;
     }
     *at = to;
+}
+
+// Two processes that wake each other in turns: words[0] counts the calls, words[1] the answers; ~0 ends it.
+static void sleep_while(uint32_t *word, uint32_t seen) {
+    while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == seen) syscall(SYS_futex, word, FUTEX_WAIT, seen, NULL, NULL, 0);
+}
+
+static void say(uint32_t *word, uint32_t value) {
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+    syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void futex_pong(uint32_t *words) {
+    for (uint32_t turn = 0;; turn++) {
+        sleep_while(&words[0], turn);
+        if (__atomic_load_n(&words[0], __ATOMIC_ACQUIRE) == UINT32_MAX) return;
+        say(&words[1], turn + 1);
+    }
+}
+
+// Nanoseconds of each round trip, up to `most` of them within `ns`; returns how many.
+uint64_t futex_ping(uint32_t *words, uint64_t ns, uint64_t most, double *took) {
+    double begin = now_ns(), before = begin;
+    uint64_t turn = 0;
+    for (; turn < most && before - begin < (double)ns; turn++) {
+        say(&words[0], (uint32_t)turn + 1);
+        sleep_while(&words[1], (uint32_t)turn);
+        double after = now_ns();
+        took[turn] = after - before;
+        before = after;
+    }
+    say(&words[0], UINT32_MAX);
+    return turn;
 }

@@ -66,7 +66,7 @@ class Extender:
             total = len(flags)
         with self._lock:
             rows.append(
-                self._native(), self._table.name, total, [rows.buffer(a) for a in arrays],
+                self._native(), self._table.spec, total, [rows.buffer(a) for a in arrays],
                 flags=flags, priorities=weights, timeout=timeout,
             )  # fmt: skip
         return n

@@ -186,6 +186,11 @@ class _Pipeline:
     def __init__(self, reader: Reader, table: native.Table, settings: LoaderSettings) -> None:
         self._reader = reader
         sampler = reader.view.sampler
+        if reader.counted and settings.max_priority_drift is not None:
+            raise ConfigError(
+                "max_priority_drift means that batches are drawn again, and a table with max_times_sampled has counted the "
+                "rows of the first draw: leave it out"
+            )
         self._settings = settings
         self._transform = settings.transform
         self._device = open_device(settings.device)
@@ -223,7 +228,7 @@ class _Pipeline:
         if self._inline_error:
             self._raise_what_ended_it()
         try:
-            staging, token, discarded, live, needed, total = loader.next(timeout)
+            staging, token, discarded, number, lacking = loader.next(timeout)
         except StoreClosed:
             self._raise_what_ended_it()
             raise
@@ -232,14 +237,14 @@ class _Pipeline:
                 for old in discarded:
                     self._payloads.pop(old, None)
         if staging is None:
-            if needed == 0:  # no draw has failed
+            if lacking is None:  # no draw has failed
                 raise SampleTimeout(
                     f"the next batch was not ready after {timeout} s: its preparation (prefetch="
                     f"{self._settings.prefetch!r}) takes longer. Raise timeout, or make transform faster"
                 )
-            raise self._reader.timed_out(timeout, live, needed, total)
+            raise self._reader.refused(self._settings.batch_size, timeout, lacking)
         if self._named:
-            self._reader.advance(self._stream, live)  # here: the number of the next batch
+            self._reader.advance(self._stream, number)
         if not self._works:
             return Batch(staging, self._format)
         if token:
@@ -305,7 +310,11 @@ class _Pipeline:
                     return
                 if batch is None:
                     continue
-                made = self._made_of(batch.staging)
+                try:
+                    made = self._made_of(batch.staging)
+                except BaseException:
+                    batch.discard()  # the traceback keeps it, maybe for long
+                    raise
                 with self._lock:
                     self._payloads[batch.token] = made
                 if not loader.push(batch):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from conduit import limiting
+from conduit.limiters import Limiter, SampleToInsertRatio
+
 __all__ = ["ConsumerMetrics", "QueueMetrics", "StoreMetrics", "TableMetrics"]
 
 
@@ -20,6 +23,7 @@ class TableMetrics(NamedTuple):
     ready_rows: int  # live now and with all that the window needs
     appended: int
     evicted: int
+    sampled_out: int  # part of evicted: delivered max_times_sampled times
     evicted_early: int  # evicted below max_size for want of blocks: many writers, or short episodes
     sampled: int
     batches: int
@@ -34,6 +38,15 @@ class TableMetrics(NamedTuple):
     fold_s: float  # part of draw_s and append_s: taking published rows into the index
     gather_s: float
     update_s: float
+    limiter: str  # as it is in force
+    limiter_inserts: int  # since creation or the last clear
+    limiter_samples: int  # drawn and not thrown away; counted, like what follows, by SampleToInsertRatio
+    limiter_reserved: int  # of these, not delivered yet
+    limiter_cursor: float  # inserts * samples_per_insert - samples
+    limiter_low: float  # where the cursor may be
+    limiter_high: float
+    limiter_append_wait_s: float  # appends waited for samples
+    limiter_sample_wait_s: float  # samples waited for rows or inserts; part of sample_wait_s
     total_priority: float
     max_priority: float
     blocks_open: int
@@ -46,15 +59,27 @@ class TableMetrics(NamedTuple):
 
     @classmethod
     def from_native(
-        cls, name: str, max_size: int, data_bytes: int, index_bytes: int, info: Mapping[str, Any]
+        cls, name: str, max_size: int, limiter: Limiter, data_bytes: int, index_bytes: int, info: Mapping[str, Any]
     ) -> TableMetrics:
-        """Make the record from the core's counters."""
+        """Make the record from the core's counters. `limiter`: as the table was created."""
+        state = info["limiter"]
+        ratio = isinstance(limiter, SampleToInsertRatio)
         renamed = {
             "rows": info["live_steps"],
             "appended": info["steps_folded"],
             "evicted": info["steps_evicted"],
             "sampled": info["sampled_rows"],
             "batches": info["sampled_batches"],
+            "sampled_out": info["used_up"],
+            "limiter": str(limiting.in_force(limiter, state.settings)),
+            "limiter_inserts": state.inserts,
+            "limiter_samples": state.samples,
+            "limiter_reserved": state.reserved,
+            "limiter_cursor": state.cursor,
+            "limiter_low": state.settings.low if ratio else 0.0,
+            "limiter_high": state.settings.high if ratio else 0.0,
+            "limiter_append_wait_s": info["limited_append_ns"] * 1e-9,
+            "limiter_sample_wait_s": info["limited_sample_ns"] * 1e-9,
             "total_priority": info["total"],
             **{f"{stage}_s": info[f"{stage}_ns"] * 1e-9 for stage in _STAGES},
         }

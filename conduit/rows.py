@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from conduit import limiting
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
-from conduit_store.errors import AppendTimeout, ConfigError, MissingColumn, UnknownColumn
+from conduit_store.errors import AppendTimeout, ConduitError, ConfigError, MissingColumn, UnknownColumn
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
 
@@ -58,7 +59,7 @@ def buffer(array: Array) -> Array:
 
 def append(
     writer: native.Writer,
-    name: str,
+    spec: TableSpec,
     n: int,
     columns: list[Any],
     *,
@@ -68,19 +69,26 @@ def append(
     timeout: float | None,
     whole: bool = False,
 ) -> None:
-    """Append `n` rows, waiting for space; with `whole` all or none (up to two blocks of them).
+    """Append `n` rows, waiting for space and for the limiter; with `whole` all or none (up to two blocks of them).
 
     Raises:
-        AppendTimeout: with what holds the memory and how many of the rows are in.
+        AppendTimeout: with what holds the memory, or what the limiter lacks, and how many of the rows are in.
+        ConfigError: `whole`, and more than the limiter can ever let in together.
     """
     done = writer.append_rows(n, columns, flags, priorities, chains, timeout, whole)
     if done < n:
-        raise timed_out(writer, name, timeout, done, n)
+        raise timed_out(writer, spec, timeout, done, n)
 
 
-def timed_out(writer: native.Writer, name: str, timeout: float | None, done: int, n: int) -> AppendTimeout:
-    """Return the error of an append that found no space in time."""
+def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, done: int, n: int) -> ConduitError:
+    """Return the error of an append that found no space in time, or was not let in."""
+    name, stopped = spec.name, writer.stopped
+    if stopped in (limiting.STOPPED_BY_LIMITER, limiting.STOPPED_FOR_EVER):
+        return limiting.append_stopped(spec.limiter, name, timeout, done, n, stopped, writer.limiter)
     pinned, read, written, pid = writer.holders
+    layout = spec.block_layout()
+    nbytes = layout.data_bytes
+    size = f"{nbytes / 2**20:,.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:,.1f} KiB"
     held = ", ".join(
         f"{count} {what}"
         for count, what in (
@@ -91,8 +99,8 @@ def timed_out(writer: native.Writer, name: str, timeout: float | None, done: int
         if count
     )
     return AppendTimeout(
-        f"no free block in table {name!r} within {timeout} s: blocks {held or 'all open'}"
-        f"{f' (pid {pid})' if held else ''}. {done} of {n} rows are in. "
+        f"no free block in table {name!r} within {timeout} s: blocks {held or 'all open'}{f' (pid {pid})' if held else ''}, "
+        f"of {layout.blocks} ({size}). {done} of {n} rows are in. "
         "Release views sooner, or raise max_size or max_writers"
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from conduit import limiting
 from conduit.batch import Batch, BatchFormat
 from conduit.hindsight import Relabelling
 from conduit.plans import plan_of
@@ -15,7 +16,7 @@ from conduit.spec import TableSpec
 from conduit.values import seconds, whole_number
 from conduit.views import View
 from conduit.windows import Hindsight
-from conduit_store.errors import SampleTimeout, StaleKey
+from conduit_store.errors import ConduitError, StaleKey
 from conduit_store.native import native
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Reader:
         self._attachment = attachment
         self.view = view
         self._name = spec.name
+        self._limiter = spec.limiter
+        self.counted = spec.max_times_sampled is not None
         self._plan, self.schema = plan_of(spec.schema, view)
         self.relabelling = Relabelling(view, spec.name) if isinstance(view.window, Hindsight) else None
         self._idle: list[native.Sampler] = []
@@ -67,14 +70,15 @@ class Reader:
                 self._batches[chosen] = batch + 1
             staging: native.Staging | None = None
             try:
-                staging, live, needed, total = sampler.sample(n, chosen, batch, timeout)
+                staging, lacking = sampler.sample(n, chosen, batch, timeout)
             finally:
                 if staging is None:  # nothing was delivered: the next call draws this batch
                     with self._lock:
                         if self._batches.get(chosen) == batch + 1:
                             self._batches[chosen] = batch
             if staging is None:
-                raise self.timed_out(timeout, live, needed, total)
+                assert lacking is not None
+                raise self.refused(n, timeout, lacking)
             made = Batch(staging, self._format(n, sampler))
         finally:
             self._idle.append(sampler)
@@ -151,16 +155,6 @@ class Reader:
             found = self._formats[n] = BatchFormat.make(n, self.schema, sampler.offsets(n))
         return found
 
-    def timed_out(self, timeout: float | None, live: int, needed: int, total: float) -> SampleTimeout:
-        name = self._name
-        if live < needed:
-            return SampleTimeout(
-                f"table {name!r} may not be sampled after {timeout} s: MinSize({needed}) lacks {needed - live} rows, "
-                f"{live} are there. Check that writers run, or lower min_size"
-            )
-        window = self.view.window
-        return SampleTimeout(
-            f"table {name!r} has no row to draw after {timeout} s: {live} rows are there, and their priorities "
-            f"add up to {total:g}. Rows of priority 0 are never drawn, and {window} needs the steps that follow a row"
-        )
+    def refused(self, n: int, timeout: float | None, state: native.SampleState) -> ConduitError:
+        return limiting.sample_refused(self._limiter, self._name, self.view.window, n, timeout, state)
 

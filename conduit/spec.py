@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from conduit import limiters, samplers, views, windows
+from conduit import limiters, limiting, samplers, views, windows
 from conduit.queue_settings import POLICY_VERSION, QueueSettings
 from conduit.values import real_number, whole_number
 from conduit.views import View
@@ -22,7 +22,11 @@ __all__ = ["TableSpec"]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 # Arguments of Writer.append, and what a batch carries beside its columns.
 _RESERVED = frozenset({"priority", "priorities", "final_obs", "keys", "probabilities", "weights"})
-_LIMITERS: dict[str, type[Any]] = {"MinSize": limiters.MinSize}
+_LIMITERS: dict[str, type[Any]] = {
+    "MinSize": limiters.MinSize,
+    "SampleToInsertRatio": limiters.SampleToInsertRatio,
+    "QueueCapacity": limiters.QueueCapacity,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +45,11 @@ class TableSpec:
     max_size: int
     sampler: samplers.Sampler | Mapping[str, samplers.Sampler]
     window: windows.Window | Mapping[str, windows.Window]
-    limiter: limiters.MinSize
+    limiter: limiters.Limiter
     max_writers: int
     mean_episode_length: float
     seed: int
+    max_times_sampled: int | None = None
     queue: QueueSettings | None = None
     views: tuple[View, ...] = field(init=False, repr=False, compare=False)
 
@@ -54,7 +59,7 @@ class TableSpec:
                 f"table name {self.name!r} is not allowed: 1 to 63 letters, digits and _ . -, "
                 "beginning with a letter, a digit or _"
             )
-        for what, value, kinds in (("schema", self.schema, Schema), ("limiter", self.limiter, limiters.MinSize)):
+        for what, value, kinds in (("schema", self.schema, Schema), ("limiter", self.limiter, limiters.Limiter)):
             if not isinstance(value, kinds):
                 raise ConfigError(f"{what} is {value!r}: give an instance of {views.alternatives(kinds)}")
         object.__setattr__(self, "views", views.named(self.window, self.sampler))
@@ -70,11 +75,8 @@ class TableSpec:
         taken = [name for name in self.schema.names if name in _RESERVED or name in added]
         if taken:
             raise ConfigError(f"column {', '.join(taken)} has a name that writers or batches use themselves: rename it")
-        if self.limiter.rows > self.max_size:
-            raise ConfigError(
-                f"MinSize({self.limiter.rows}) can never let anybody sample: "
-                f"table {self.name!r} holds {self.max_size} rows at most"
-            )
+        times = limiting.check(self.limiter, self.max_size, self.max_times_sampled, self.name)
+        object.__setattr__(self, "max_times_sampled", times)
         for view in self.views:
             self._check_window(view)
 
@@ -137,6 +139,7 @@ class TableSpec:
             self.max_size,
             max_writers=self.max_writers,
             mean_episode_length=self.mean_episode_length if self.episodic else None,
+            holes=self.max_times_sampled is not None,
         )
         if plan.rows * plan.blocks >= native.MAX_TABLE_SLOTS:
             raise ConfigError(
@@ -148,6 +151,8 @@ class TableSpec:
     def to_native(self) -> native.TableSpec:
         """Return the record that the core creates a table from."""
         plan = self.block_layout()
+        settings = native.Settings()
+        limiting.put(self.limiter, self.max_times_sampled, settings)
         record = native.TableSpec(
             name=self.name,
             spec=self.to_json().encode(),
@@ -158,7 +163,10 @@ class TableSpec:
             n_blocks=plan.blocks,
             block_bytes=plan.block_bytes,
             views=[view.to_native() for view in self.views],
-            min_size=self.limiter.rows,
+            settings=settings,
+            limiter=limiting.kind(self.limiter),
+            limits_inserts=limiting.limits_inserts(self.limiter),
+            counts_uses=self.max_times_sampled is not None,
             seed=self.seed,
         )
         if (queue := self.queue) is not None:
@@ -176,6 +184,7 @@ class TableSpec:
             "max_writers": self.max_writers,
             "mean_episode_length": self.mean_episode_length,
             "seed": self.seed,
+            "max_times_sampled": self.max_times_sampled,
         }
         fields["sampler"] = views.to_json(self.sampler)
         fields["window"] = views.to_json(self.window)

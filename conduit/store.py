@@ -193,9 +193,10 @@ class Store:
         *,
         sampler: samplers.Sampler | Mapping[str, samplers.Sampler] | None = None,
         window: windows.Window | Mapping[str, windows.Window] | None = None,
-        limiter: limiters.MinSize | None = None,
+        limiter: limiters.Limiter | None = None,
         max_writers: int = 8,
         mean_episode_length: float = 25.0,
+        max_times_sampled: int | None = None,
         seed: int = 0,
         exist_ok: bool = False,
     ) -> Table:
@@ -208,6 +209,9 @@ class Store:
         `max_writers`: how many writers are expected at a time. More are let in, but their open blocks then push
         old rows out early. `mean_episode_length`: episodes keep one final observation each; shorter ones than
         this push old rows out early too. `evicted_early` in the metrics counts such rows.
+        `limiter`: MinSize(1) if None. `max_times_sampled`: a row leaves once it has been drawn so often, counted where it is
+        drawn: what a killed reader or a closed loader had drawn and not delivered is lost. Such a table keeps room for
+        twice its rows, since memory comes back by block.
         `seed`: of all draws. `exist_ok`: return the table if it is there with the very same settings.
 
         Raises:
@@ -220,7 +224,7 @@ class Store:
             window = windows.Transition() if isinstance(schema, Schema) and schema.is_episodic else windows.Row()
         spec = TableSpec(
             name, schema, max_size, sampler or samplers.Uniform(), window, limiter or limiters.MinSize(),
-            max_writers, mean_episode_length, seed,
+            max_writers, mean_episode_length, seed, max_times_sampled,
         )  # fmt: skip
         return self._create(spec, exist_ok)
 
@@ -261,7 +265,7 @@ class Store:
         settings = QueueSettings(consumers, max_staleness, lease_timeout)
         spec = TableSpec(
             name, settings.complete(schema), max_size, samplers.Uniform(), windows.Row(), limiters.MinSize(),
-            max_writers, 25.0, 0, settings,
+            max_writers, 25.0, 0, None, settings,
         )  # fmt: skip
         self._create(spec, exist_ok)
         return self.queue(name)
@@ -273,7 +277,7 @@ class Store:
         if self.read_only:
             raise ReadOnlyStore(f"store {self._name!r} is attached read-only: attach with read_only=False")
         if name not in self._native.tables():
-            index_bytes, data_bytes = native.table_bytes(record)
+            index_bytes, data_bytes = self._native.table_bytes(record)
             memory.check_fits(index_bytes + data_bytes, f"table {name!r} of {spec.max_size:,} rows")
         try:
             self._native.create_table(self._control_fd, self._data_fd, record)

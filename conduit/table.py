@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from conduit import rows
+from conduit import limiting, rows
 from conduit.batch import Batch
 from conduit.blocks import BlockView
 from conduit.extend import Extender
+from conduit.limiters import Limiter
 from conduit.loader import Loader, LoaderSettings
 from conduit.metrics import TableMetrics
 from conduit.samplers import Prioritized
@@ -138,13 +139,13 @@ class Table:
         For episodes the rows are consecutive steps of one environment; where one is terminated or truncated,
         `next_obs` (of all n rows; only those of the ends are stored) must be among the columns. An episode
         that has not ended goes on with the next call from this process.
-        Waits up to `timeout` seconds for space. Returns n. Nothing is appended if it raises, but for AppendTimeout and
-        LockTimeout, whose messages say how many rows are in.
+        Waits up to `timeout` seconds for space and for the limiter, which lets rows in piece by piece. Returns n. Nothing is
+        appended if it raises, but for AppendTimeout and LockTimeout, whose messages say how many rows are in.
 
         Raises:
             MissingColumn, UnknownColumn, ShapeMismatch, DtypeMismatch, ValueOutOfRange: see Schema.
             CapacityError: more rows than the table holds. PriorityError: with the first bad position.
-            AppendTimeout: says what holds the memory, and how many rows are in.
+            AppendTimeout: says what holds the memory or what the limiter lacks, and how many rows are in.
         """
         return self._extender.extend(columns, priorities, timeout)
 
@@ -162,6 +163,7 @@ class Table:
 
         Raises:
             ValueError: n < 1. SampleTimeout: names the limiter and what it lacks.
+            ConfigError: n is more than the limiter or `max_times_sampled` can ever be sure to let through; at once.
             UnknownWindow: says which there are.
             StoreClosed: the store was closed here, also while waiting.
             LockTimeout: a stopped process holds the index lock; names it.
@@ -195,7 +197,8 @@ class Table:
         memory. `timeout`: seconds that `next` waits for rows; None waits for ever.
 
         Raises:
-            ConfigError: a number that is not allowed, no such device, or batches that do not fit in max_staging.
+            ConfigError: a number that is not allowed, no such device, batches that do not fit in max_staging, or
+                max_priority_drift where max_times_sampled counts draws.
             UnknownWindow: says which there are.
             MissingExtra: device without torch. StoreClosed: the store was closed here.
         """
@@ -280,37 +283,76 @@ class Table:
         key_array = as_keys(keys)
         return np.array(self._native.priorities(self._view(window).index, key_array, len(key_array)), np.float32)
 
-    def configure(
+    @property
+    def limiter(self) -> Limiter:
+        """The limiter in force: as created, or as `reconfigure` left it."""
+        return limiting.in_force(self._spec.limiter, self._native.settings())
+
+    def can_sample(self, n: int, *, window: str | None = None) -> bool:
+        """Return whether `sample(n)` would go through now. Counts nothing and holds nothing: another may be quicker.
+
+        Raises:
+            ValueError: n < 1. UnknownWindow: says which there are. StoreClosed: the store was closed here.
+        """
+        return self._native.can_sample(self._view(window).index, whole_number("n", n, 1, (1 << 31) - 1))
+
+    def can_insert(self, n: int) -> bool:
+        """Return whether the limiter would let `n` rows in now, without a wait. Counts nothing and holds nothing.
+
+        Raises:
+            ValueError: n < 1. StoreClosed: the store was closed here.
+        """
+        return self._native.can_insert(whole_number("n", n, 1, (1 << 31) - 1))
+
+    def reconfigure(
         self,
         *,
         alpha: float | None = None,
         beta: float | None = None,
         eps: float | None = None,
         min_size: int | None = None,
+        samples_per_insert: float | None = None,
+        error_buffer: float | None = None,
+        queue_capacity: int | None = None,
+        max_times_sampled: int | None = None,
         window: str | None = None,
     ) -> None:
-        """Change settings for every process, from the next draw on. A new alpha or eps re-weighs all rows.
+        """Change settings for every process at once: all that is given, or nothing. Who waits obeys the new ones.
 
-        `window`: whose alpha, beta and eps, as in `sample`; `min_size` is the table's.
+        A new alpha or eps re-weighs all rows. A new `samples_per_insert` is for the inserts to come: the cursor stays
+        where it is. A lower `max_times_sampled` lets rows leave at once that have been drawn as often.
+        Which kind of limiter a table has, and whether it counts how often a row is sampled, is chosen at creation.
+
+        `window`: whose alpha, beta and eps, as in `sample`; all else is the table's.
 
         Raises:
-            ConfigError: a number that is not allowed, or priorities of a uniform table.
-            UnknownWindow: says which there are.
+            ConfigError: a number that is not allowed, that contradicts another or that this table does not have.
+            UnknownWindow: says which there are. ReadOnlyStore, StoreClosed: this attach cannot change the table.
         """
-        core = self._native
-        view = self._view(window)
+        core, spec, view = self._native, self._spec, self._view(window)
         if not view.prioritized and not (alpha is beta is eps is None):
             what = f"table {self.name!r}" if window is None else f"window {view.name!r} of table {self.name!r}"
             raise ConfigError(f"{what} is sampled uniformly: it has no alpha, beta or eps to change")
-        now = core.settings(view.index)
-        chosen = Prioritized(
-            now[0] if alpha is None else alpha,
-            now[1] if beta is None else beta,
-            now[2] if eps is None else eps,
-        )
+        if max_times_sampled is not None and spec.max_times_sampled is None:
+            raise ConfigError(f"table {self.name!r} was created without max_times_sampled: it does not count deliveries")
         self._check_writable()
-        least = core.min_size if min_size is None else whole_number("min_size", min_size, 1, self.max_size)
-        core.configure(view.index, chosen.alpha, chosen.beta, chosen.eps, least)
+        while True:
+            settings = core.settings()
+            chances = settings.view(view.index)
+            chosen = Prioritized(
+                chances.alpha if alpha is None else alpha,
+                chances.beta if beta is None else beta,
+                chances.eps if eps is None else eps,
+            )
+            chances.alpha, chances.beta, chances.eps = chosen.alpha, chosen.beta, chosen.eps
+            limiter = limiting.changed(
+                limiting.in_force(spec.limiter, settings), min_size=min_size, samples_per_insert=samples_per_insert,
+                error_buffer=error_buffer, queue_capacity=queue_capacity,
+            )  # fmt: skip
+            times = (settings.max_times or None) if max_times_sampled is None else max_times_sampled
+            limiting.put(limiter, limiting.check(limiter, self.max_size, times, self.name), settings)
+            if core.reconfigure(settings):
+                return  # else another process has changed something meanwhile
 
     def clear(self) -> None:
         """Drop every row. Keys of dropped rows stay stale for ever; open episodes begin anew."""
@@ -345,7 +387,9 @@ class Table:
         """
         core = self._native
         told = core.info(self._view(window).index)
-        return TableMetrics.from_native(self.name, self.max_size, core.data_bytes, core.control_bytes, told)
+        return TableMetrics.from_native(
+            self.name, self.max_size, self._spec.limiter, core.data_bytes, core.control_bytes, told
+        )
 
     def verify(self) -> None:
         """Recompute everything that is derived (leaves, sums, counts) and compare. Takes milliseconds a million rows.

@@ -53,7 +53,7 @@ class _Base:
         return flat
 
     def _append(self, n: int, columns: list[Any], **given: Any) -> None:
-        rows.append(self._native, self._name, n, columns, timeout=self._timeout, **given)
+        rows.append(self._native, self._table.spec, n, columns, timeout=self._timeout, **given)
 
     def _check_prioritized(self) -> None:
         if not self._prioritized:
@@ -91,12 +91,12 @@ class Writer(_Base):
 
         It is visible to others at once; samplers draw it when its window is complete. `priority`: as given
         to update_priorities, in every prioritized window; else the default of each. Waits up to the writer's timeout
-        for space.
+        for space and for the limiter; an append that timed out has left nothing and can be tried again.
 
         Raises:
             EpisodeError: the last row ended its episode and `end` has not been called.
             MissingColumn, UnknownColumn, ShapeMismatch, DtypeMismatch, ValueOutOfRange: nothing was appended.
-            PriorityError: not finite or negative. AppendTimeout: says what holds the memory.
+            PriorityError: not finite or negative. AppendTimeout: says what holds the memory, or what the limiter lacks.
             StoreClosed: this writer or the store was closed. ForkedHandle: it belongs to the parent process.
         """
         if priority is not None:
@@ -113,7 +113,7 @@ class Writer(_Base):
                 "call end(final_obs) before the next append"
             )
         else:
-            raise rows.timed_out(self._native, self._name, self._timeout, 0, 1)
+            raise rows.timed_out(self._native, self._table.spec, self._timeout, 0, 1)
 
     def _append_converted(self, columns: Mapping[str, Any], priority: float | None) -> None:
         flat = self._flat(columns)
@@ -189,6 +189,7 @@ class VectorWriter(_Base):
 
         Raises:
             EpisodeError: an environment has ended and its final observation is missing.
+            ConfigError: the limiter can never let so many environments' steps in together.
             And what `Writer.append` raises; nothing is appended then.
         """
         self._native.check()

@@ -233,7 +233,7 @@ class AgentWriter:
                 blank = np.zeros(column.shape, column.dtype)
                 columns.append(rows.buffer(np.stack([row.columns.get(column.name, blank) for row in waiting])))
             rows.append(
-                self._writers[policy], table.name, n, columns, timeout=self._timeout, whole=True,
+                self._writers[policy], table.spec, n, columns, timeout=self._timeout, whole=True,
                 flags=np.array([row.flags for row in waiting], np.uint8),
                 chains=np.array([row.chain for row in waiting], np.int32),
             )  # fmt: skip

@@ -215,7 +215,7 @@ class FragmentWriter:
             rows.buffer(as_rows(column, _kept(column, array), n))
             for column, array in zip(table.schema.columns, arrays, strict=True)
         ]
-        rows.append(self._native, table.name, n, checked, flags=flags, chains=chains, timeout=timeout, whole=True)
+        rows.append(self._native, table.spec, n, checked, flags=flags, chains=chains, timeout=timeout, whole=True)
 
 
 def _padded(values: Array | None, column: Column, n: int) -> Array:

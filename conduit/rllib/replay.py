@@ -248,7 +248,7 @@ class PrioritizedReplay(Replay):
         sampler = self.address.sampler
         assert isinstance(sampler, Prioritized)
         if beta != sampler.beta:
-            self.table.configure(beta=beta)
+            self.table.reconfigure(beta=beta)
             self.address = self.address._replace(sampler=replace(sampler, beta=beta))
 
     def update_priorities(self, priorities: Any, module_id: Any = None) -> None:

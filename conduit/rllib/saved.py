@@ -76,7 +76,7 @@ def append_saved(table: Table, saved: Mapping[str, Any]) -> None:
             piece = slice(start, min(n, start + _PIECE))
             rows.append(
                 writer,
-                table.name,
+                table.spec,
                 piece.stop - start,
                 [rows.buffer(np.ascontiguousarray(columns[name][piece])) for name in table.schema.names],
                 flags=np.ascontiguousarray(saved["flags"][piece]),

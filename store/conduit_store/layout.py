@@ -30,12 +30,15 @@ class BlockLayout(NamedTuple):
         return self.blocks * self.block_bytes
 
 
-def plan(schema: Schema, max_size: int, *, max_writers: int, mean_episode_length: float | None) -> BlockLayout:
+def plan(
+    schema: Schema, max_size: int, *, max_writers: int, mean_episode_length: float | None, holes: bool = False
+) -> BlockLayout:
     """Choose a block size, and count the blocks that `max_size` rows need.
 
     Beside the rows themselves there is room for one open block a writer and one block that is half evicted,
     together at most 1/24 of a table, and, for episodes, for one final observation every `mean_episode_length`
-    steps.
+    steps. `holes`: rows also leave in the middle of a block, which gives its memory back when the last has left: room for
+    twice the rows.
 
     Raises:
         ConfigError: a number that is not positive.
@@ -55,4 +58,5 @@ def plan(schema: Schema, max_size: int, *, max_writers: int, mean_episode_length
     for nbytes in row_bytes:
         offsets.append(end)
         end += -(-nbytes * rows // ALIGN) * ALIGN
-    return BlockLayout(rows, -(-(max_size + finals) // rows) + spare, end, tuple(offsets), row_bytes)
+    room = (max_size + finals) * (2 if holes else 1)
+    return BlockLayout(rows, -(-room // rows) + spare, end, tuple(offsets), row_bytes)

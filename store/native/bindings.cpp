@@ -157,7 +157,8 @@ class PyAttachment : public Handle<Process> {
 
 TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets,
                     const std::vector<std::uint64_t>& row_bytes, std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks,
-                    std::uint64_t block_bytes, const std::vector<ViewSpec>& views, std::uint64_t min_size, std::uint64_t seed) {
+                    std::uint64_t block_bytes, const std::vector<ViewSpec>& views, const Settings& settings, std::uint32_t limiter,
+                    bool limits_inserts, bool counts_uses, std::uint64_t seed) {
   TableSpec s;
   s.name = name;
   s.spec.assign(spec.c_str(), spec.size());
@@ -172,7 +173,11 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   if (views.empty() || views.size() > kMaxViews) fail(ErrorCode::config, "table '%s' has %zu windows: 1 to %u", name.c_str(), views.size(), kMaxViews);
   s.views = views;
   s.links = std::any_of(views.begin(), views.end(), [](const ViewSpec& view) { return view.steps_after > 0 || view.steps_before > 0 || view.period > 1 || view.rules != 0; });
-  s.min_size = min_size;
+  s.settings = settings;
+  if (limiter > kQueueCapacity) fail(ErrorCode::config, "unknown limiter %u", limiter);
+  s.limiter = static_cast<LimiterKind>(limiter);
+  s.limits_inserts = limits_inserts;
+  s.counts_uses = counts_uses;
   s.seed = seed;
   return s;
 }
@@ -202,7 +207,7 @@ nb::dict info_dict(const TableInfo& i) {
   FIELD(sampled_batches); FIELD(updated); FIELD(stale_updates); FIELD(discarded_batches); FIELD(recoveries); FIELD(blocks_opened);
   FIELD(draw_ns); FIELD(gather_ns); FIELD(sample_wait_ns); FIELD(fold_ns); FIELD(append_ns); FIELD(append_wait_ns); FIELD(append_calls);
   FIELD(update_ns); FIELD(blocks_open); FIELD(blocks_free); FIELD(blocks_retired); FIELD(blocks_pinned); FIELD(open_writers);
-  FIELD(total); FIELD(max_priority);
+  FIELD(total); FIELD(max_priority); FIELD(used_up); FIELD(limited_append_ns); FIELD(limited_sample_ns); FIELD(limiter);
 #undef FIELD
   return d;
 }
@@ -246,10 +251,12 @@ class PyWriter : public Handle<Writer> {
     Rows rest = rows;
     std::vector<const std::byte*> columns(writer.table().shared().n_columns);
     std::optional<Deadline> deadline;
+    std::uint32_t signal = 0;  // of the limiter, as it was before the last look
+    bool announced = false;
     for (;;) {
       std::uint32_t n;
       try {
-        if (writer.needs_block(rest.n) || rest.n > 64) {
+        if (writer.takes_lock(rest.n) || rest.n > 64) {
           nb::gil_scoped_release release;
           n = writer.append(rest);
         } else {
@@ -263,11 +270,22 @@ class PyWriter : public Handle<Writer> {
       if (done == rows.n) return done;
       if (closing) fail(ErrorCode::closed, "this writer of table '%s' was closed by another thread; %u of %u rows are in", writer.table().shared().name, done, rows.n);
       if (n == 0) {
+        if (writer.stopped() == Writer::Stopped::never) return done;
         if (!deadline) deadline.emplace(timeout);
         const std::uint64_t slice = deadline->slice();
         if (slice == 0) return done;
-        nb::gil_scoped_release release;
-        writer.wait_space(slice);
+        if (writer.stopped() == Writer::Stopped::limiter) {  // announce the wait, look once more, sleep
+          if (announced) {
+            nb::gil_scoped_release release;
+            writer.wait_limiter(signal, slice);
+          }
+          signal = writer.begin_wait();
+          announced = true;
+        } else {
+          announced = false;
+          nb::gil_scoped_release release;
+          writer.wait_space(slice);
+        }
       }
       for (std::size_t c = 0; c < columns.size(); ++c) {
         columns[c] = rows.columns[c] == nullptr ? nullptr : rows.columns[c] + done * writer.table().columns()[c].row_bytes;
@@ -363,24 +381,27 @@ class PySampler : public Handle<Sampler> {
     return plan;
   }
 
-  // (buffer or None, live steps, steps needed, total priority)
-  std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::uint64_t, double> sample(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::optional<double> timeout) {
+  // (buffer, None), or after the timeout (None, what the draw lacked)
+  std::tuple<std::shared_ptr<Staging>, std::optional<SampleState>> sample(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::optional<double> timeout) {
     const auto sampler = get();
     auto staging = std::make_shared<Staging>(sampler->plan().offsets(n).back());
     SampleState state;
+    Reservation held;
     const auto attempt = [&] {
       nb::gil_scoped_release release;
-      return sampler->sample(n, staging->data(), stream, batch, &state) == SampleStatus::ok;
+      if (sampler->sample(n, staging->data(), stream, batch, &state, &held) != SampleStatus::ok) return false;
+      held.delivered();
+      return true;
     };
-    if (attempt()) return {staging, state.live_steps, state.needed, state.total};
+    if (attempt()) return {staging, std::nullopt};
     const Deadline deadline(timeout);
     for (;;) {
       const std::uint32_t signal = sampler->begin_wait();
-      if (attempt()) return {staging, state.live_steps, state.needed, state.total};
+      if (attempt()) return {staging, std::nullopt};
       const std::uint64_t slice = deadline.slice();
-      if (slice == 0) return {nullptr, state.live_steps, state.needed, state.total};
+      if (slice == 0 || state.status == SampleStatus::never) return {nullptr, state};
       nb::gil_scoped_release release;
-      sampler->wait(signal, slice);
+      sampler->wait(signal, slice, state.status);
     }
   }
 
@@ -401,9 +422,9 @@ class PyLoader : public Handle<Loader> {
   PyLoader(const PyTable& table, const Plan& plan, const LoaderSettings& settings, std::shared_ptr<StagingPool> pool)
       : Handle(std::make_shared<Loader>(table.get(), PySampler::checked(*table.get(), plan), settings, pool ? std::move(pool) : staging_pool()), table.store()) {}
 
-  // (buffer, token, tokens discarded, number of the next batch, 0, 0), or after the timeout
-  // (None, 0, tokens discarded, live steps, steps needed, total priority)
-  std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::vector<std::uint64_t>, std::uint64_t, std::uint64_t, double> next(std::optional<double> timeout) {
+  // (buffer, token, tokens discarded, number of the next batch, None), or after the timeout
+  // (None, 0, tokens discarded, 0, what a draw lacked or None where none has failed)
+  std::tuple<std::shared_ptr<Staging>, std::uint64_t, std::vector<std::uint64_t>, std::uint64_t, std::optional<SampleState>> next(std::optional<double> timeout) {
     const auto loader = get();
     const std::uint64_t began = now_ns();
     const Deadline deadline(timeout);
@@ -421,12 +442,13 @@ class PyLoader : public Handle<Loader> {
       nb::gil_scoped_release release;
       if (loader->next(began, slice, &batch, &discarded)) {
         nb::gil_scoped_acquire acquire;
-        return {std::move(batch.staging), batch.token, std::move(discarded), batch.number + 1, 0, 0.0};
+        return {std::move(batch.staging), batch.token, std::move(discarded), batch.number + 1, std::nullopt};
       }
+      if (loader->state().status == SampleStatus::never) break;
     }
     loader->gave_up(began);
     const SampleState state = loader->state();
-    return {nullptr, 0, std::move(discarded), state.live_steps, state.needed, state.total};
+    return {nullptr, 0, std::move(discarded), 0, state.status == SampleStatus::ok ? std::nullopt : std::optional(state)};
   }
 
   std::shared_ptr<Loader> get() const {
@@ -547,7 +569,6 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.attr("MAX_CONSUMERS") = kGroups;
   m.def("fixed_control_bytes", &control_fixed_bytes, "max_processes"_a, "max_tables"_a);
   m.def("format_control", &format_control, "control_fd"_a, "control_bytes"_a, "data_bytes"_a, "max_processes"_a, "max_tables"_a, "name"_a);
-  m.def("table_bytes", [](const TableSpec& s) { return std::make_tuple(TableCore::control_bytes(s), s.block_bytes * s.n_blocks); });
   m.def("now_ns", &now_ns);
   // Position of the first of n float32 that is not finite or is negative; n if there is none.
   m.def("first_bad_priority", [](nb::object priorities, std::uint64_t n) {
@@ -561,21 +582,49 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   }, "priorities"_a, "n"_a);
   m.def("staging_kept_bytes", [] { return staging_pool()->kept(); });
 
+  // What may change while a table lives; `table.reconfigure` takes a changed one back.
+  nb::class_<ViewSettings>(m, "ViewSettings")
+      .def_rw("alpha", &ViewSettings::alpha)
+      .def_rw("beta", &ViewSettings::beta)
+      .def_rw("eps", &ViewSettings::eps);
+  nb::class_<Settings>(m, "Settings")
+      .def("__init__", [](Settings* self) { new (self) Settings{}; })
+      .def("view", [](Settings& s, std::uint32_t number) -> ViewSettings& {
+        if (number >= kMaxViews) fail(ErrorCode::config, "view %u of %u", number, kMaxViews);
+        return s.views[number];
+      }, "number"_a, nb::rv_policy::reference_internal)
+      .def_ro("version", &Settings::version)
+#define FIELD(name) .def_rw(#name, &Settings::name)
+      FIELD(min_size) FIELD(ratio) FIELD(error_buffer) FIELD(capacity) FIELD(max_times)
+#undef FIELD
+      .def_prop_ro("low", &Settings::low)
+      .def_prop_ro("high", &Settings::high);
+  nb::class_<LimiterState>(m, "LimiterState")
+#define FIELD(name) .def_ro(#name, &LimiterState::name)
+      FIELD(settings) FIELD(live_steps) FIELD(inserts) FIELD(samples) FIELD(reserved) FIELD(cursor);
+#undef FIELD
+  // `status`: sampler.hpp's.
+  nb::class_<SampleState>(m, "SampleState")
+      .def_prop_ro("status", [](const SampleState& s) { return static_cast<int>(s.status); })
+      .def_ro("limiter", &SampleState::limiter)
+      .def_ro("total", &SampleState::total);
+
   nb::class_<ViewSpec>(m, "ViewSpec")
       .def("__init__", [](ViewSpec* self, std::uint32_t steps_before, std::uint32_t steps_after, std::uint32_t period, bool strict, bool whole, bool last_step, bool prioritized, double alpha, double beta, double eps) {
         if (period == 0) fail(ErrorCode::config, "a period of 0");
         const std::uint32_t rules = (strict ? kStrict : 0) | (whole ? kWhole : 0) | (last_step ? kLastStep : 0);
-        new (self) ViewSpec{prioritized, steps_before, steps_after, period, rules, alpha, eps, beta};
+        new (self) ViewSpec{prioritized, steps_before, steps_after, period, rules, {alpha, eps, beta}};
       }, "steps_before"_a, "steps_after"_a, "period"_a, "strict"_a, "whole"_a, "last_step"_a, "prioritized"_a, "alpha"_a, "beta"_a, "eps"_a);
   nb::class_<TableSpec>(m, "TableSpec")
       .def("__init__", [](TableSpec* self, const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets, const std::vector<std::uint64_t>& row_bytes,
                           std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint64_t block_bytes, const std::vector<ViewSpec>& views,
-                          std::uint64_t min_size, std::uint64_t seed) {
-             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, views, min_size, seed));
+                          const Settings& settings, std::uint32_t limiter, bool limits_inserts, bool counts_uses, std::uint64_t seed) {
+             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, views, settings, limiter, limits_inserts, counts_uses, seed));
            },
-           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "min_size"_a, "seed"_a)
+           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "settings"_a,
+           "limiter"_a, "limits_inserts"_a, "counts_uses"_a, "seed"_a)
       .def("as_queue", [](TableSpec& s, std::uint32_t groups, double lease_timeout, std::optional<std::int64_t> max_staleness, std::uint32_t version_column) {
-        if (groups < 1 || groups > kGroups || s.links) fail(ErrorCode::config, "a queue of %u consumer groups, or with episodes", groups);
+        if (groups < 1 || groups > kGroups || s.links || s.limits_inserts || s.counts_uses) fail(ErrorCode::config, "a queue of %u consumer groups, or with episodes or a limiter", groups);
         if (max_staleness && (version_column >= s.columns.size() || s.columns[version_column].row_bytes != 8)) fail(ErrorCode::config, "no version in column %u", version_column);
         s.views.clear();
         s.queue = {groups, static_cast<std::uint64_t>(lease_timeout * 1e9), max_staleness.value_or(-1), version_column};
@@ -629,6 +678,9 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("tidy", [](PyAttachment& a, int control_fd, int data_fd) {
         a.unlocked([&](Process& p) { TableCore::tidy(p, control_fd, data_fd); });
       }, "control_fd"_a, "data_fd"_a)
+      .def("table_bytes", [](PyAttachment& a, const TableSpec& s) {
+        return std::make_tuple(TableCore::control_bytes(s, a.get()->segments().header().max_processes), s.block_bytes * s.n_blocks);
+      }, "spec"_a)
       .def("create_table", [](PyAttachment& a, int control_fd, int data_fd, const TableSpec& spec) {
         return a.unlocked([&](Process& p) { return TableCore::create(p, control_fd, data_fd, spec); });
       }, "control_fd"_a, "data_fd"_a, "spec"_a);
@@ -649,12 +701,6 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_prop_ro("data_offset", [](PyTable& t) { return t.get()->shared().data_offset; })
       .def_prop_ro("data_bytes", [](PyTable& t) { return t.get()->shared().data_bytes; })
       .def_prop_ro("control_bytes", [](PyTable& t) { return t.get()->shared().end_offset - t.get()->shared().spec_offset; })
-      // (alpha, beta, eps)
-      .def("settings", [](PyTable& t, std::uint32_t view) {
-        const View& v = t.get()->shared().views[checked_view(*t.get(), view)];
-        return std::make_tuple(v.alpha.load(), v.beta.load(), v.eps.load());
-      }, "view"_a)
-      .def_prop_ro("min_size", [](PyTable& t) { return t.get()->shared().min_size.load(); })
       .def("next_stream", [](PyTable& t) { return static_cast<std::uint32_t>(t.get()->shared().streams.fetch_add(1)); })
       .def("steps", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.steps(); }); })
       .def("clear", [](PyTable& t) { t.unlocked([](TableCore& c) { c.clear(); }); })
@@ -672,9 +718,15 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       }, "view"_a, "mark"_a)
       .def("verify", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.verify(); }); })
       .def("live_blocks", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.live_blocks(); }); })
-      .def("configure", [](PyTable& t, std::uint32_t view, double alpha, double beta, double eps, std::uint64_t min_size) {
-        t.unlocked([&](TableCore& c) { c.configure(checked_view(c, view), alpha, beta, eps, min_size); });
-      }, "view"_a, "alpha"_a, "beta"_a, "eps"_a, "min_size"_a)
+      .def("settings", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.settings_now(); }); })
+      // False: somebody else has changed the settings since they were read.
+      .def("reconfigure", [](PyTable& t, const Settings& settings) {
+        return t.unlocked([&](TableCore& c) { return c.reconfigure(settings); });
+      }, "settings"_a)
+      .def("can_sample", [](PyTable& t, std::uint32_t view, std::uint64_t n) {
+        return t.unlocked([&](TableCore& c) { return c.can_sample(checked_view(c, view), n); });
+      }, "view"_a, "n"_a)
+      .def("can_insert", [](PyTable& t, std::uint64_t n) { return t.unlocked([&](TableCore& c) { return c.can_insert(n); }); }, "n"_a)
       .def("info", [](PyTable& t, std::uint32_t view) {
         return info_dict(t.unlocked([&](TableCore& c) { return c.info(c.queue() != nullptr ? 0 : checked_view(c, view)); }));
       }, "view"_a)
@@ -713,6 +765,9 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_rw("ended", &PyWriter::ended)
       .def("chain_open", [](PyWriter& w, std::uint32_t chain) { return w.checked()->chain_open(chain); }, "chain"_a)
       .def_prop_ro("holders", &PyWriter::holders)
+      // What the last append was stopped by (Writer::Stopped), and what the limiter then looked like.
+      .def_prop_ro("stopped", [](PyWriter& w) { return static_cast<int>(w.get()->stopped()); })
+      .def_prop_ro("limiter", [](PyWriter& w) { return w.get()->limiter(); })
       // Of queues: whether the last append found room for its rows, but no block.
       .def_prop_ro("blocked", [](PyWriter& w) { return w.get()->refused() == Admission::blocked; })
       .def_prop_ro("closed", [](PyWriter& w) { return w.closed(); })
@@ -756,7 +811,8 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.def("pinned_pool", &pinned_pool, "pin"_a, "unpin"_a);
   nb::class_<Prepared>(m, "Prepared")
       .def_prop_ro("staging", [](const Prepared& p) { return p.staging; })
-      .def_prop_ro("token", [](const Prepared& p) { return p.token; });
+      .def_prop_ro("token", [](const Prepared& p) { return p.token; })
+      .def("discard", [](Prepared& p) { p.held = {}; });  // it counts as no sample from here on
   nb::class_<LoaderSettings>(m, "LoaderSettings")
       .def("__init__", [](LoaderSettings* self, std::uint32_t n, std::uint32_t stream, std::uint64_t first, std::uint32_t depth, std::uint32_t most, std::optional<double> max_drift, bool measured, bool own_thread) {
         new (self) LoaderSettings{n, stream, first, depth, most, max_drift, measured, own_thread};
@@ -767,7 +823,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("prepare", &PyLoader::prepare, "seconds"_a)
       .def("push", [](PyLoader& l, Prepared& batch) {
         const auto loader = l.get();
-        return loader->push(batch);
+        return loader->push(std::move(batch));
       }, "batch"_a)
       .def("fail", [](PyLoader& l) {
         l.get()->producer_failed(std::make_exception_ptr(Error(ErrorCode::closed, "the preparation of this loader's batches has ended")));

@@ -53,7 +53,7 @@ void Delivery::expired() const {
 bool Delivery::copy(const std::uint64_t* offsets, std::byte* out) const {
   const TableCore& t = *table_;
   const std::uint32_t per_block = t.shared().rows_per_block;
-  std::vector<Placed> runs;  // rows of one block, one after the other
+  std::vector<Placed> runs;
   for (const std::uint32_t slot : slots_) {
     if (!runs.empty() && runs.back().block * per_block + runs.back().row + runs.back().n == slot && slot % per_block != 0) {
       ++runs.back().n;

@@ -1,7 +1,7 @@
 // Eligibility: which rows have what a view's window needs. A window covers `steps_before` rows before the drawn one and
 // `steps_after` after it, within one episode.
 //
-//   begins     the row is a step whose number the view's period divides, and everything before it that the window needs is
+//   begins     the row is a step that has not been used up (uses.cpp), whose number the view's period divides, and everything before it that the window needs is
 //              live: `steps_before` rows, or all since the episode's first (kStrict: no fewer than `steps_before`)
 //   complete   `steps_after` rows follow; with kLastStep those must be steps, else one may be the final observation
 //   ended      the final observation is there, or (cut) the writer has gone; windows then take what there is, but for kStrict
@@ -55,7 +55,7 @@ void TableCore::link(std::uint32_t slot) {
 }
 
 bool TableCore::begins(const View& view, std::uint32_t slot) const {
-  if ((flag(slot) & kFinal) != 0 || (view.period > 1 && step(slot) % view.period != 0)) return false;
+  if ((flag(slot) & kFinal) != 0 || used_up(slot) || (view.period > 1 && step(slot) % view.period != 0)) return false;
   for (std::uint32_t n = 0; n < view.steps_before; ++n) {
     if ((flag(slot) & kFirst) != 0) return (view.rules & kStrict) == 0;
     if ((slot = before(slot)) == kNoRow) return false;

@@ -72,6 +72,7 @@ void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
   const std::uint32_t folded = std::min(to, block.folded.load(std::memory_order_relaxed));
   const std::uint32_t steps = from < folded ? count_steps(b, from, folded) : 0;
   t_.live_steps -= steps;
+  block.live -= steps;
   if (steps > 0) touch_all();  // rows of priority 0 too: the limiter counts them
   t_.counters.steps_evicted.fetch_add(steps, std::memory_order_relaxed);
   FAILPOINT(evict_counted);
@@ -86,7 +87,7 @@ bool TableCore::evict_head(std::uint64_t surplus) {
   std::uint32_t to = block.evicted.load(std::memory_order_relaxed);
   const std::uint32_t base = b * t_.rows_per_block;
   for (std::uint64_t left = surplus; to < folded; ++to) {
-    const bool step = (flag(base + to) & kFinal) == 0;
+    const bool step = is_step(base + to);
     if (step && left == 0) break;
     left -= step;  // a final observation goes with the steps before it: only they could refer to it
   }
@@ -120,7 +121,7 @@ void TableCore::retire(std::uint32_t b) {
   block.retired_epoch = process_->segments().header().epoch.fetch_add(1, std::memory_order_acq_rel) & kEpochMask;
   block.state.store(kRetired, std::memory_order_release);
   FAILPOINT(retire_after);
-  // Blocks of a table go in order; of a queue, whichever is done: those before it move up.
+  // Nearly always the first. Of a queue, and where rows are used up, whichever is done: those before it move up.
   std::uint64_t at = t_.order_head;
   while (order_[at % t_.n_blocks] != b) ++at;
   for (; at > t_.order_head; --at) order_[at % t_.n_blocks] = order_[(at - 1) % t_.n_blocks];
@@ -243,6 +244,7 @@ void TableCore::give(std::uint32_t b, std::uint64_t writer) {
   block.owner_claim = process_->claim();
   block.folded.store(0, std::memory_order_relaxed);
   block.evicted.store(0, std::memory_order_relaxed);
+  block.live = 0;
   block.retired_epoch = 0;
   block.birth = ++t_.births;
   block.generation.store((block.generation.load(std::memory_order_relaxed) + 1) & ((std::uint64_t{1} << 36) - 1), std::memory_order_relaxed);
@@ -277,6 +279,7 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders,
   if (b == kNoRow) {
     seal_dead();
     fold();
+    retire_all_empty();
     if (reclaim(holders, stalled)) b = find_free();
   }
   // Room is short because of many open blocks, short blocks of writers that died, idle writers or short episodes. Evict
@@ -311,6 +314,11 @@ void TableCore::evict_block(std::uint32_t b) {
 
 void TableCore::clear() {
   process_->check();
+  clear_locked();
+  announce(t_.inserts_waiting, t_.inserts_signal);
+}
+
+void TableCore::clear_locked() {
   IndexLock lock(*this);
   FAILPOINT(clear_begin);
   fold();
@@ -321,6 +329,7 @@ void TableCore::clear() {
     evict_block(b);
     t_.counters.evicted_early.store(early, std::memory_order_relaxed);
   }
+  restart_counts();
   FAILPOINT(clear_end);
 }
 

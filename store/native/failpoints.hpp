@@ -17,7 +17,10 @@ namespace conduit {
   X(evict_begin) X(evict_marked) X(evict_bereft) X(evict_leaves) X(evict_counted) X(evict_end)                                    \
   X(retire_before) X(retire_after) X(reclaim_before) X(reclaim_after) X(expel_before) X(expel_after)              \
   X(journal_written) X(tree_raw_written) X(tree_leaves_written) X(tree_level_written) X(tree_done)                \
-  X(configure_marked) X(configure_alpha) X(configure_leaf) X(configure_leaves) X(configure_done)                  \
+  X(settings_written) X(settings_switched)                                                                        \
+  X(configure_marked) X(configure_leaf) X(configure_leaves) X(configure_done)                                     \
+  X(limiter_taken) X(limiter_delivered) X(limiter_returned) X(insert_locked) X(insert_published) X(wait_limiter)  \
+  X(use_counted) X(use_ended) X(use_counts)                                                                       \
   X(announce_begin) X(announce_cleared) X(announce_signalled)                                                     \
   X(update_locked) X(update_done)                                                                                 \
   X(reader_entered) X(draw_locked) X(draw_done) X(gather_begin) X(gather_column) X(gather_end) X(reader_left)     \

@@ -23,6 +23,7 @@ void TableCore::fold() {
   pubs.resize(t_.active_count);
   // acquire: pairs with the writer's publication; everything it wrote about these rows is visible
   for (std::uint32_t i = t_.active_count; i-- > 0;) pubs[i] = blocks_[active_[i]].pub.load(std::memory_order_acquire);
+  std::vector<std::uint32_t> empty;
   std::uint32_t kept = 0;
   const std::uint32_t n = t_.active_count;
   for (std::uint32_t i = 0; i < n; ++i) {
@@ -36,11 +37,13 @@ void TableCore::fold() {
     }
     if ((pubs[i] & kSealed) == 0) {
       active_[kept++] = b;
-    } else if ((pubs[i] & kCut) != 0 && t_.links != 0) {
-      finish_chains_of(block.writer);
+    } else {
+      if ((pubs[i] & kCut) != 0 && t_.links != 0) finish_chains_of(block.writer);
+      if (uses_ != nullptr && block.live == 0) empty.push_back(b);
     }
   }
   t_.active_count = kept;
+  for (const std::uint32_t b : empty) retire_empty(b);  // its rows were used up before it was full
   const std::uint64_t surplus = t_.live_steps > t_.max_size ? t_.live_steps - t_.max_size : 0;
   const std::uint64_t evicting = surplus > 0 ? now_ns() : 0;
   if (surplus > 0) evict_surplus();
@@ -68,6 +71,7 @@ void TableCore::fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to)
   FAILPOINT(fold_block_leaves);
   const std::uint32_t steps = count_steps(b, from, to);
   t_.live_steps += steps;
+  block.live += steps;
   block.folded.store(to, std::memory_order_release);
   FAILPOINT(fold_block_counted);
   t_.counters.steps_folded.fetch_add(steps, std::memory_order_relaxed);
@@ -144,10 +148,10 @@ void TableCore::journal_done() {
 }
 
 std::uint32_t TableCore::count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const {
-  if (t_.links == 0) return to - from;
+  if (t_.links == 0 && uses_ == nullptr) return to - from;
   const std::uint32_t base = b * t_.rows_per_block;
   std::uint32_t steps = 0;
-  for (std::uint32_t row = from; row < to; ++row) steps += (flag(base + row) & kFinal) == 0;
+  for (std::uint32_t row = from; row < to; ++row) steps += is_step(base + row);
   return steps;
 }
 

@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 5;
+inline constexpr std::uint32_t kLayoutVersion = 6;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -104,6 +104,7 @@ struct alignas(64) Block {
   std::uint32_t owner_claim;
   std::atomic<std::uint32_t> folded;   // rows whose links and leaves are in the index
   std::atomic<std::uint32_t> evicted;  // rows evicted, from the front
+  std::uint32_t live;              // steps folded and neither evicted nor used up; derived
   std::atomic<std::uint64_t> generation;  // 36 bits, bumped at FREE -> OPEN
   std::uint64_t birth;             // order of opening within the table = eviction order
   std::uint64_t retired_epoch;
@@ -145,12 +146,58 @@ struct Column {
   std::uint64_t row_bytes;
 };
 
+// Which limiter a table has. See limiter.hpp.
+inline constexpr double kMaxErrorBuffer = 1e15;
+enum LimiterKind : std::uint32_t { kMinSize = 0, kSampleToInsert = 1, kQueueCapacity = 2 };
+
+// What may change of a view: see View.
+struct ViewSettings {
+  double alpha = 1.0, eps = 0.0, beta = 0.0;
+};
+
+// What may change while a table lives. There are two records, of which `Table::settings_now` says which is in force: a change
+// is written into the other, under the index lock, and comes into force by one store. Crash: all of it, or nothing.
+struct Settings {
+  std::uint64_t version = 0;         // of the record: bumped with each change
+  ViewSettings views[kMaxViews];
+  std::uint64_t min_size = 1;        // steps that a table must hold before it is sampled
+  double ratio = 1.0;                // kSampleToInsert, as the next four: samples that each insert allows
+  double error_buffer = 0.0;         // how far the cursor may be from ratio * min_size; infinity: inserts never wait
+  double shift = 0.0;                // carries the cursor over a change of the ratio
+  std::uint64_t inserts_before = 0;  // steps folded when counting began: 0, later at each clear
+  std::uint64_t era = 0;             // of the counts: bumped by clear
+  std::uint64_t capacity = 0;        // kQueueCapacity: steps at which appends wait
+  std::uint32_t max_times = 0;       // deliveries after which a row leaves, where the table counts them
+
+  // Where the cursor, inserts * ratio - samples + shift, may be. Without an error buffer samples may use up what is there.
+  double low() const { return error_buffer <= kMaxErrorBuffer ? static_cast<double>(min_size) * ratio - error_buffer : 0.0; }
+  double high() const { return static_cast<double>(min_size) * ratio + error_buffer; }
+};
+
+// What one process has drawn under a kSampleToInsert limiter. The table's samples are the sum over all processes of taken less
+// returned; what a process has taken and neither delivered nor returned is reserved. Each word is era << 48 | count, and
+// counts 0 in any other era than the settings'. `claim` and `taken` are written under the index lock, `delivered` and
+// `returned` by their process without it, in the end by whoever finds it dead, under the lock.
+// Crash: what is reserved goes back when the next process that has to wait looks who is alive.
+struct alignas(64) Tally {
+  std::atomic<std::uint32_t> claim;
+  std::atomic<std::uint64_t> taken, delivered, returned;
+};
+inline constexpr unsigned kTallyBits = 48;
+inline constexpr std::uint64_t kTallyMask = (std::uint64_t{1} << kTallyBits) - 1;
+
+// How often a row has been drawn, in tables that count it; kUsedUp: it has left for that. Written by its writer before
+// publication (0), then under the index lock.
+inline constexpr std::uint32_t kUsedUp = 1u << 31;
+
 // Counters: monotonic, relaxed; each is written under the index lock unless it says otherwise.
 struct alignas(64) Counters {
   std::atomic<std::uint64_t> steps_folded, steps_evicted, evicted_early, sampled_rows, sampled_batches;
   std::atomic<std::uint64_t> updated, stale_updates, discarded_batches, recoveries, blocks_opened;
   std::atomic<std::uint64_t> draw_ns, gather_ns, sample_wait_ns, fold_ns;      // by samplers, after the call
   std::atomic<std::uint64_t> append_ns, append_wait_ns, append_calls, update_ns;  // by writers and updaters, after the call
+  std::atomic<std::uint64_t> used_up;                                   // part of steps_evicted: by max_times
+  std::atomic<std::uint64_t> limited_append_ns, limited_sample_ns;      // waits for the limiter, by whoever waited
 };
 
 // How far the distribution of draws has moved: D = sum of |leaf changes|, never below the truth. Under the index lock.
@@ -170,7 +217,7 @@ inline constexpr std::uint32_t kLastStep = 4;  // no observation need follow the
 
 // A view: one window by which a table is sampled, with its own index over the rows: which of them the window fits (one of
 // the row flags), how likely each is drawn (leaves), and how far that has moved (drift). Immutable after creation but for
-// the last six, which are changed under the table's index lock.
+// the last two and its Settings::views, which are changed under the table's index lock.
 // Crash: leaves, sums and extremes are recomputed from flags and raw priorities, see recover.cpp.
 struct View {
   std::uint64_t raw_offset;                      // float32[slots]: priority as given; NaN = "the largest of the live rows"
@@ -182,7 +229,6 @@ struct View {
   std::uint32_t period;        // drawn are the steps of an episode whose number it divides
   std::uint32_t rules;         // kStrict | kWhole | kLastStep, see eligible.cpp
   std::uint32_t prioritized;
-  std::atomic<double> alpha, eps, beta;
   std::uint32_t rebuild;      // 1 while every leaf is being recomputed: recovery then does all of them
   Drift drift;
 };
@@ -201,6 +247,8 @@ struct alignas(64) Table {
   std::uint64_t extreme_size[kTreeLevels];  // of the tree of extremes of each prioritized view
   std::uint64_t active_offset;    // uint32[n_blocks]: blocks that may still have rows to fold
   std::uint64_t order_offset;     // uint32[n_blocks]: OPEN blocks in order of birth, a ring
+  std::uint64_t uses_offset;      // uint32[slots], 0 when deliveries are not counted
+  std::uint64_t tallies_offset;   // Tally[max_processes], 0 without kSampleToInsert
   std::uint64_t queue_offset;     // QueueState; 0 when the table is no queue
   std::uint64_t end_offset;       // first byte of the control heap after this table
   std::uint64_t data_offset, data_bytes;  // in the data segment
@@ -209,15 +257,18 @@ struct alignas(64) Table {
   std::uint32_t n_columns, n_blocks, rows_per_block, levels, extreme_levels;
   std::uint32_t links;            // 1: rows are chained into episodes
   std::uint32_t n_views;
+  std::uint32_t limiter;          // LimiterKind
+  std::uint32_t limits_inserts;   // 1: rows are published under the index lock, as far as the limiter lets them in
   std::uint64_t seed;
   View views[kMaxViews];
 
   alignas(64) SharedMutex index;  // guards all that follows but the atomics, and Block from `state` on
-  std::atomic<std::uint64_t> min_size;   // limiter: steps a table must hold before it is sampled
+  Settings settings[2];
+  std::uint32_t settings_now;     // the record in force
   std::uint32_t active_count, free_cursor;
   std::uint64_t order_head, order_tail;
   std::uint64_t births;
-  std::uint64_t live_steps;       // folded and not evicted
+  std::uint64_t live_steps;       // folded, and neither evicted nor used up
   std::atomic<std::uint32_t> publications_used;  // entries valid; 0 when no append is half published
   Publication publications[kPublications];
   alignas(64) std::atomic<std::uint32_t> journal_used;  // entries valid; 0 when the tree is consistent
@@ -227,6 +278,7 @@ struct alignas(64) Table {
   // flag set clears it, bumps the counter and wakes. A dead waiter costs one needless wake.
   alignas(64) std::atomic<std::uint32_t> rows_waiting, rows_signal;    // samplers, for rows
   alignas(64) std::atomic<std::uint32_t> space_waiting, space_signal;  // writers, for a free block
+  alignas(64) std::atomic<std::uint32_t> inserts_waiting, inserts_signal;  // writers, for the limiter
   std::atomic<std::uint64_t> streams;                                  // random streams handed out
   std::atomic<std::uint64_t> writers;                                  // writers numbered so far
   Counters counters;
@@ -312,6 +364,7 @@ inline std::uint64_t fingerprint() {
   std::uint64_t h = 1469598103934665603ull;
   for (std::uint64_t v : {std::uint64_t{kLayoutVersion}, std::uint64_t{sizeof(Header)}, std::uint64_t{sizeof(ProcessSlot)},
                           std::uint64_t{sizeof(Table)}, std::uint64_t{sizeof(View)}, std::uint64_t{sizeof(Block)}, std::uint64_t{sizeof(pthread_mutex_t)},
+                          std::uint64_t{sizeof(Settings)}, std::uint64_t{sizeof(Tally)},
                           std::uint64_t{offsetof(Table, index)}, std::uint64_t{offsetof(Table, journal)},
                           std::uint64_t{offsetof(Table, counters)}, std::uint64_t{kJournalEntries},
                           std::uint64_t{kPublications}, std::uint64_t{sizeof(SpanRing)}, std::uint64_t{sizeof(QueueState)}}) {

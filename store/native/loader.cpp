@@ -92,7 +92,7 @@ bool Loader::draw(Sampler& sampler, std::uint64_t number, std::uint64_t slice_ns
   SampleState state;
   const auto attempt = [&] {
     out->began_ns = now_ns();
-    if (sampler.sample(settings_.n, out->staging->data(), settings_.stream, number, &state) != SampleStatus::ok) return false;
+    if (sampler.sample(settings_.n, out->staging->data(), settings_.stream, number, &state, &out->held) != SampleStatus::ok) return false;
     out->prepare_ns = now_ns() - out->began_ns;
     out->number = number;
     out->mark = state.mark;
@@ -106,7 +106,7 @@ bool Loader::draw(Sampler& sampler, std::uint64_t number, std::uint64_t slice_ns
     shared_->state = state;
     if (shared_->stop) return false;
   }
-  sampler.wait(signal, std::min(slice_ns, kSliceNs));
+  sampler.wait(signal, std::min(slice_ns, kSliceNs), state.status);
   return false;
 }
 
@@ -213,10 +213,21 @@ bool Loader::next_prepared(Lock& lock, std::uint64_t slice_ns, Prepared* out, do
     return true;
   }
   const std::uint64_t number = s.ready.front().number;
+  out->held = std::move(s.ready.front().held);  // drawn again, it counts once
   lock.unlock();
   out->token = 0;
-  const bool drawn = draw(consumer_, number, slice_ns, out);
-  lock.lock();
+  bool drawn = false;
+  const auto take_back = [&] {
+    lock.lock();
+    if (!s.stop && !drawn) s.ready.front().held = std::move(out->held);  // it is still the first
+  };
+  try {
+    drawn = draw(consumer_, number, slice_ns, out);
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  take_back();
   if (s.stop) throw_closed();
   if (!drawn) return false;
   s.filled_ns = now_ns();
@@ -258,6 +269,7 @@ bool Loader::next(std::uint64_t began_ns, std::uint64_t slice_ns, Prepared* out,
   const bool ahead = s.started;
   if (!(ahead ? next_prepared(lock, slice_ns, out, &drift, discarded) : next_now(lock, slice_ns, out))) return false;
   if (s.stop) throw_closed();
+  out->held.delivered();
   hand_over(*out, began_ns, drift);
   if (!s.started && s.depth > 0) {  // lazily: what was appended before the first call is drawn from
     s.thread = std::thread([this] { run(); });

@@ -46,6 +46,7 @@ struct Prepared {
   std::uint64_t rewinds = 0;     // of the loader when it was claimed
   std::uint64_t began_ns = 0, prepare_ns = 0;
   DrawMark mark;
+  Reservation held;              // counted as samples from the draw on; returns where the batch is not handed over
 };
 
 struct LoaderMetrics {

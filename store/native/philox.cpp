@@ -37,11 +37,11 @@ std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::u
   return {c[0][0], c[1][0], c[2][0], c[3][0]};
 }
 
-void uniform_draws(std::uint64_t seed, std::uint32_t stream, std::uint64_t batch, std::uint32_t n, double* out) {
+void uniform_draws(std::uint64_t seed, std::uint32_t stream, std::uint64_t batch, std::uint32_t n, double* out, std::uint32_t first) {
   std::uint32_t c[4][kLanes];
   for (std::uint32_t start = 0; start < n; start += 2 * kLanes) {
     for (std::uint32_t i = 0; i < kLanes; ++i) {
-      c[0][i] = start / 2 + i;
+      c[0][i] = (first + start) / 2 + i;
       c[1][i] = static_cast<std::uint32_t>(batch);
       c[2][i] = static_cast<std::uint32_t>(batch >> 32);
       c[3][i] = stream;

@@ -28,13 +28,17 @@ bool TableCore::publish_together(const Publication* publications, std::uint32_t 
   for (std::uint32_t i = 0; i < n; ++i) {
     if ((blocks_[publications[i].block].pub.load(std::memory_order_relaxed) & kSealed) != 0) return false;
   }
+  note_publications(publications, n);
+  return true;
+}
+
+void TableCore::note_publications(const Publication* publications, std::uint32_t n) {
   std::copy(publications, publications + n, t_.publications);
   std::atomic_signal_fence(std::memory_order_seq_cst);  // see journal()
   t_.publications_used.store(n, std::memory_order_release);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   FAILPOINT(append_noted);
   complete_publications();
-  return true;
 }
 
 void TableCore::complete_publications() {
@@ -49,7 +53,8 @@ void TableCore::complete_publications() {
   t_.publications_used.store(0, std::memory_order_release);
 }
 
-void TableCore::recover_leaves(ViewIndex& view) {
+// `others`: lines to put right beside the journal's.
+void TableCore::recover_leaves(ViewIndex& view, const std::vector<LineRange>& others) {
   const std::uint32_t slots = t_.n_blocks * t_.rows_per_block;
   std::vector<LineRange> lines;
   if (view.shared().rebuild != 0) {
@@ -59,12 +64,13 @@ void TableCore::recover_leaves(ViewIndex& view) {
       lines.push_back({t_.journal[i].first, t_.journal[i].last});
     }
   }
+  lines.insert(lines.end(), others.begin(), others.end());
   for (const LineRange& range : lines) {
     const std::uint32_t last = std::min(range.last * kFanOut + kFanOut, slots);
     for (std::uint32_t slot = range.first * kFanOut; slot < last; ++slot) {
       const Block& block = blocks_[slot / t_.rows_per_block];
       const bool gone = block.state.load(std::memory_order_relaxed) != kOpen ||
-                        slot % t_.rows_per_block < block.evicted.load(std::memory_order_relaxed);
+                        slot % t_.rows_per_block < block.evicted.load(std::memory_order_relaxed) || used_up(slot);
       if (gone || (view.shared().steps_before > 0 && view.ready(slot) && !begins(view.shared(), slot))) view.set_ready(slot, false);
       if (view.prioritized() && view.ready(slot) && !(view.raw(slot) >= 0.0f)) view.set_raw(slot, 1.0f);
       view.leaves()[slot] = view.leaf_of(slot);
@@ -86,7 +92,8 @@ void TableCore::recover() {
   complete_publications();
   // 1. Rows: a block that is not open, or an evicted row, has no ready rows. Only journaled lines can be out of step.
   // Which view the dead holder was at is not recorded: the lines are put right in all of them.
-  for (ViewIndex& view : views_) recover_leaves(view);
+  const std::vector<LineRange> full = use_up_full();
+  for (ViewIndex& view : views_) recover_leaves(view, full);
   t_.journal_used.store(0, std::memory_order_release);
   recover_blocks();
   for (const ViewIndex& view : views_) view.new_era();
@@ -104,8 +111,8 @@ void TableCore::recover_blocks() {
     t_.births = std::max(t_.births, block.birth);
     const std::uint32_t folded = block.folded.load(std::memory_order_relaxed);
     const std::uint32_t evicted = block.evicted.load(std::memory_order_relaxed);
-    if (queue_) t_.live_steps += queue_->unacknowledged(b);
-    else if (evicted < folded) t_.live_steps += count_steps(b, evicted, folded);
+    block.live = queue_ || evicted >= folded ? 0 : count_steps(b, evicted, folded);
+    t_.live_steps += queue_ ? queue_->unacknowledged(b) : block.live;
   }
   std::sort(open.begin(), open.end(), [&](std::uint32_t a, std::uint32_t b) { return blocks_[a].birth < blocks_[b].birth; });
   t_.order_head = 0;
@@ -153,10 +160,13 @@ std::vector<std::string> TableCore::verify() {
     const std::uint32_t first = block.evicted.load(), last = is_open ? block.folded.load() : 0;
     open += is_open;
     expect(!is_open || first <= last, "block " + std::to_string(b) + ": evicted " + std::to_string(first) + " of " + std::to_string(last) + " folded rows");
-    if (is_open && first < last) live += count_steps(b, first, last);
+    const std::uint32_t steps = is_open && first < last ? count_steps(b, first, last) : 0;
+    live += steps;
+    expect(!is_open || steps == block.live, "block " + std::to_string(b) + ": live steps " + std::to_string(block.live) + ", recount " + std::to_string(steps));
     for (std::uint32_t row = 0; row < t_.rows_per_block; ++row) {
+      const bool in = is_open && row >= first && row < last && !used_up(base + row);
       for (std::uint32_t v = 0; v < n_views(); ++v) {
-        const char* what = wrong_in_view(views_[v], base + row, is_open && row >= first && row < last);
+        const char* what = wrong_in_view(views_[v], base + row, in);
         if (what != nullptr) expect(false, "slot " + std::to_string(base + row) + ", view " + std::to_string(v) + ": " + what);
       }
     }

@@ -34,10 +34,9 @@ Sampler::Sampler(std::shared_ptr<TableCore> table, Plan plan)
       stacks_(plan_.has(Source::stack)), next_stacks_(plan_.has(Source::next_stack)), after_(plan_.has(Source::after)),
       goals_(plan_.hindsight != Hindsight::none) {}
 
-SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state) {
+SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state, Reservation* held) {
   TableCore& t = *table_;
   Table& shared = t.shared();
-  const ViewIndex& view = t.view(plan_.view);
   t.process().check();
   const std::vector<std::uint64_t> offsets = plan_.offsets(n);
   const std::size_t extra = plan_.outputs.size();
@@ -47,33 +46,18 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
   draws_.resize(n);
   slots_.resize(n);
   for (;;) {
-    uniform_draws(view.shared().seed, stream, batch, n, draws_.data());
+    if (!t.counts_uses()) uniform_draws(t.view(plan_.view).shared().seed, stream, batch, n, draws_.data());
     if (goals_) {
       goal_draws_.resize(std::size_t{n} * 2);
-      uniform_draws(view.shared().seed ^ kGoals, stream, batch, 2 * n, goal_draws_.data());
+      uniform_draws(t.view(plan_.view).shared().seed ^ kGoals, stream, batch, 2 * n, goal_draws_.data());
     }
     const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();  // before the draw: what is drawn stays in place
     const std::uint64_t began = now_ns();
-    double beta, least = std::numeric_limits<double>::infinity();
-    {
-      IndexLock lock(t);
-      FAILPOINT(draw_locked);
-      t.fold();
-      const DrawMark mark = view.mark();
-      *state = {shared.live_steps, shared.min_size.load(std::memory_order_relaxed), mark.total, mark};
-      if (state->live_steps < state->needed) return SampleStatus::too_few;
-      if (!(state->total > 0.0)) return SampleStatus::no_mass;
-      for (std::uint32_t i = 0; i < n; ++i) draws_[i] *= state->total;
-      view.sum().find(draws_.data(), n, slots_.data());
-      const double* leaves = view.leaves();
-      for (std::uint32_t i = 0; i < n; ++i) {
-        keys[i] = t.key_of(slots_[i]);
-        probabilities[i] = leaves[slots_[i]] / state->total;
-      }
-      beta = view.shared().beta.load(std::memory_order_relaxed);
-      if (plan_.table_weights) least = view.least_mass() / state->total;
-      FAILPOINT(draw_done);
-    }
+    double beta = 0.0, least = std::numeric_limits<double>::infinity();
+    state->status = draw(n, stream, batch, keys, probabilities, state, held, &beta, &least);
+    if (state->status != SampleStatus::ok) return state->status;
+    // What was drawn makes room: writers go on while this copies.
+    if (shared.limits_inserts != 0) announce(shared.inserts_waiting, shared.inserts_signal);
     const std::uint64_t drawn = now_ns();
     shared.counters.draw_ns.fetch_add(drawn - began, std::memory_order_relaxed);
     if (n > 0) importance_weights(probabilities, n, beta, least, draws_.data(), weights);
@@ -92,6 +76,61 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
     // Expelled while stopped: the copy may be of a block's next life. The batch was never delivered.
     shared.counters.discarded_batches.fetch_add(1, std::memory_order_relaxed);
   }
+}
+
+// The part of `sample` that needs the lock: slots, keys, probabilities.
+SampleStatus Sampler::draw(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::uint64_t* keys, double* probabilities, SampleState* state, Reservation* held,
+                           double* beta, double* least) {
+  TableCore& t = *table_;
+  Table& shared = t.shared();
+  const bool counted = shared.limiter == kSampleToInsert;
+  IndexLock lock(t);
+  FAILPOINT(draw_locked);
+  t.fold();
+  const ViewIndex& view = t.view(plan_.view);
+  state->mark = view.mark();
+  state->total = state->mark.total;
+  if (!t.sample_possible(n)) {
+    state->limiter = t.limiter_state();
+    return SampleStatus::never;
+  }
+  if (shared.live_steps < t.settings().min_size) {
+    state->limiter = t.limiter_state();
+    return SampleStatus::too_few;
+  }
+  bool take = counted && !held->holds(n, t.settings().era);
+  if (take) {
+    state->limiter = t.limiter_state();
+    if (!state->limiter.admits(n) && t.return_reserved_by_dead()) state->limiter = t.limiter_state();
+    if (!state->limiter.admits(n)) return SampleStatus::limited;
+  }
+  const auto failed = [&](SampleStatus status) {
+    state->limiter = t.limiter_state();
+    return status;
+  };
+  if (!(state->total > 0.0)) return failed(SampleStatus::no_mass);
+  const double* leaves = view.leaves();
+  *beta = view.settings().beta;
+  if (plan_.table_weights) *least = view.least_mass() / state->total;
+  if (t.counts_uses()) {
+    if (!t.draw_counted(view, stream, batch, n, slots_.data(), probabilities, &spent_)) return failed(SampleStatus::used_up);
+    for (std::uint32_t i = 0; i < n; ++i) keys[i] = t.key_of(slots_[i]);
+    t.use_up(spent_);
+    state->mark = view.mark();  // what a batch does itself is no drift of it
+  } else {
+    for (std::uint32_t i = 0; i < n; ++i) draws_[i] *= state->total;
+    view.sum().find(draws_.data(), n, slots_.data());
+    for (std::uint32_t i = 0; i < n; ++i) {
+      keys[i] = t.key_of(slots_[i]);
+      probabilities[i] = leaves[slots_[i]] / state->total;
+    }
+  }
+  if (take) {
+    t.take_samples(n);
+    *held = Reservation(table_, n, t.settings().era);
+  }
+  FAILPOINT(draw_done);
+  return SampleStatus::ok;
 }
 
 bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at) {
@@ -129,12 +168,13 @@ std::uint32_t Sampler::begin_wait() {
   return signal;
 }
 
-void Sampler::wait(std::uint32_t signal, std::uint64_t timeout_ns) {
+void Sampler::wait(std::uint32_t signal, std::uint64_t timeout_ns, SampleStatus why) {
   Table& t = table_->shared();
   const std::uint64_t began = now_ns();
-  futex_wait(&t.rows_signal, signal, timeout_ns);
+  futex_wait_briefly_awake(&t.rows_signal, signal, timeout_ns);
   const std::uint64_t ended = now_ns();
   t.counters.sample_wait_ns.fetch_add(ended - began, std::memory_order_relaxed);
+  if (why == SampleStatus::too_few || why == SampleStatus::limited) t.counters.limited_sample_ns.fetch_add(ended - began, std::memory_order_relaxed);
   table_->span(Stage::wait, 0, began, ended);
 }
 

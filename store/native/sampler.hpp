@@ -17,10 +17,18 @@ struct Cursor {
   std::uint32_t row;
 };
 
-enum class SampleStatus { ok, too_few, no_mass };
+enum class SampleStatus {
+  ok,
+  too_few,  // fewer live steps than min_size
+  no_mass,  // no row that could be drawn
+  limited,  // kSampleToInsert: too few inserts since
+  used_up,  // the rows may not be delivered so often any more
+  never,    // more rows than the limiter can ever be sure to let through
+};
 
 struct SampleState {
-  std::uint64_t live_steps = 0, needed = 0;
+  SampleStatus status = SampleStatus::ok;
+  LimiterState limiter;
   double total = 0.0;
   DrawMark mark;  // of the batch that was drawn
 };
@@ -29,12 +37,14 @@ class Sampler {
  public:
   Sampler(std::shared_ptr<TableCore> table, Plan plan);
 
-  // One attempt, without waiting for rows. Draw `i` of the batch uses Philox(seed, stream, batch). Fills `out`.
-  SampleStatus sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state);
+  // One attempt, without waiting for rows. Draw `i` of the batch uses Philox(seed, stream, batch). Fills `out`. Where the
+  // limiter counts samples, `held` afterwards holds these, for the caller to deliver or to let go of; what it holds before, of
+  // the same size, is used instead of taking more.
+  SampleStatus sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state, Reservation* held);
   // After an attempt that failed: begin_wait, one more attempt, and only then wait with what begin_wait returned. So no
   // row that is published in between is slept through. Wakes early at will.
   std::uint32_t begin_wait();
-  void wait(std::uint32_t signal, std::uint64_t timeout_ns);
+  void wait(std::uint32_t signal, std::uint64_t timeout_ns, SampleStatus why);
   // Copies the windows of given live rows; false for the first key that is stale, whose position comes back. Nothing was
   // drawn: probabilities are NaN, weights 1, goals as they were.
   bool read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at);
@@ -48,6 +58,8 @@ class Sampler {
     float discount;
     double reduced;
   };
+  SampleStatus draw(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::uint64_t* keys, double* probabilities, SampleState* state, Reservation* held, double* beta, double* least);
+
   // Rows of a whole batch, in the order of the output.
   struct CopyRun {
     const std::byte* base;  // null: zeros
@@ -61,7 +73,8 @@ class Sampler {
   void resolve_stack(std::uint32_t slot, std::vector<CopyRun>& runs);
   void resolve_after(std::uint32_t i, std::uint32_t slot);
   void resolve_goal(std::uint32_t i, std::uint32_t slot);
-  void append_runs(const std::vector<Run>& found, std::vector<CopyRun>& runs) const;
+  void prefetch_links(std::uint32_t slot) const;
+  void append_runs(const std::vector<StepRun>& found, std::vector<CopyRun>& runs) const;
   Cursor locate(std::uint32_t slot) const {
     const std::uint32_t block = table_->block_of(slot);
     return {table_->block_data(block), slot - block * table_->shared().rows_per_block};
@@ -85,9 +98,9 @@ class Sampler {
   std::vector<Cursor> firsts_;     // of each window's first row
   std::vector<Cursor> goal_rows_;  // of each row with another goal
   std::vector<CopyRun> sequence_runs_, stack_runs_, next_stack_runs_, after_runs_;
-  std::vector<Run> found_;         // scratch of one window
+  std::vector<StepRun> found_;     // scratch of one window
   std::vector<double> draws_, goal_draws_;
-  std::vector<std::uint32_t> slots_;
+  std::vector<std::uint32_t> slots_, spent_;
   std::uint64_t since_ = 0;        // bytes copied since the last sign of life
 };
 

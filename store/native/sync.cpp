@@ -46,6 +46,18 @@ void relax() {
 
 }  // namespace
 
+void futex_wait_briefly_awake(std::atomic<std::uint32_t>* word, std::uint32_t expected, std::uint64_t timeout_ns) {
+  constexpr std::uint64_t kAwakeNs = 4'000;  // less than the two switches that a sleep costs
+  const std::uint64_t until = now_ns() + kAwakeNs;
+  do {
+    for (int i = 0; i < 8; ++i) {
+      if (word->load(std::memory_order_acquire) != expected) return;
+      relax();
+    }
+  } while (now_ns() < until);
+  futex_wait(word, expected, timeout_ns);
+}
+
 bool spin_until_moved(const std::atomic<std::uint64_t>& word, std::uint64_t seen, std::uint64_t spin_ns) {
   const std::uint64_t until = now_ns() + spin_ns;
   do {

@@ -15,6 +15,8 @@ std::uint64_t now_ns();  // CLOCK_MONOTONIC: the same clock in every process of 
 
 // Waits until `*word != expected`, a wake, a signal or the timeout; the caller re-checks its condition in every case.
 void futex_wait(std::atomic<std::uint32_t>* word, std::uint32_t expected, std::uint64_t timeout_ns);
+// The same after looking for a few microseconds whether the word changes: what is about to come needs no sleep.
+void futex_wait_briefly_awake(std::atomic<std::uint32_t>* word, std::uint32_t expected, std::uint64_t timeout_ns);
 void futex_wake_all(std::atomic<std::uint32_t>* word);
 // Looks at `word` for up to `spin_ns` without sleeping; whether it has moved from `seen`.
 bool spin_until_moved(const std::atomic<std::uint64_t>& word, std::uint64_t seen, std::uint64_t spin_ns);

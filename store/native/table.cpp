@@ -23,7 +23,7 @@ constexpr std::uint64_t kPage = 4096;
 std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Lays the parts of a table out after `at` in the control heap, page-aligned as a whole; fills the offsets of `t`.
-void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
+void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t at, Table& t) {
   const auto take = [&](std::uint64_t bytes) {
     const std::uint64_t offset = round_up(at, kAlign);
     at = offset + bytes;
@@ -51,6 +51,8 @@ void lay_out(const TableSpec& spec, std::uint64_t at, Table& t) {
   }
   t.active_offset = take(spec.n_blocks * sizeof(std::uint32_t));
   t.order_offset = take(spec.n_blocks * sizeof(std::uint32_t));
+  t.uses_offset = spec.counts_uses ? take(slots * sizeof(std::uint32_t)) : 0;
+  t.tallies_offset = spec.limiter == kSampleToInsert ? take(max_processes * sizeof(Tally)) : 0;
   t.queue_offset = spec.queue.groups > 0 ? take(QueueIndex::bytes(spec.queue.groups, spec.n_blocks, slots)) : 0;
   t.end_offset = round_up(at, kPage);
 }
@@ -97,7 +99,9 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
   t.rows_per_block = spec.rows_per_block;
   t.links = spec.links;
   t.seed = spec.seed;
-  t.min_size.store(spec.min_size);
+  t.limiter = spec.limiter;
+  t.limits_inserts = spec.limits_inserts;
+  t.settings[0] = spec.settings;
   t.n_views = static_cast<std::uint32_t>(spec.views.size());
   for (std::uint32_t v = 0; v < t.n_views; ++v) {
     const ViewSpec& from = spec.views[v];
@@ -109,9 +113,7 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
     view.period = from.period;
     view.rules = from.rules;
     view.prioritized = from.prioritized;
-    view.alpha.store(from.alpha);
-    view.eps.store(from.eps);
-    view.beta.store(from.beta);
+    t.settings[0].views[v] = from.chances;
     for (std::uint32_t k = 0; from.prioritized && k < t.extreme_levels; ++k) {
       std::fill_n(segments.control_at<Extremes>(view.extreme_offset[k]), t.extreme_size[k], Extremes{});
     }
@@ -147,9 +149,9 @@ class DirectoryLock {
 
 }  // namespace
 
-std::uint64_t TableCore::control_bytes(const TableSpec& spec) {
+std::uint64_t TableCore::control_bytes(const TableSpec& spec, std::uint32_t max_processes) {
   Table scratch{};
-  lay_out(spec, 0, scratch);
+  lay_out(spec, max_processes, 0, scratch);
   return scratch.end_offset + kPage;
 }
 
@@ -176,7 +178,7 @@ std::uint32_t TableCore::create(Process& process, int control_fd, int data_fd, c
   if (index == h.max_tables) fail(ErrorCode::config, "store '%.63s' has its largest number of tables, %u", h.name, h.max_tables);
   Table& t = segments.table(index);
   memset(static_cast<void*>(&t), 0, sizeof t);
-  lay_out(spec, control_at, t);
+  lay_out(spec, h.max_processes, control_at, t);
   t.data_offset = round_up(data_at, kPage);
   t.data_bytes = round_up(spec.block_bytes * spec.n_blocks, kPage);
   if (t.end_offset > h.control_bytes || t.data_offset + t.data_bytes > h.data_bytes) {
@@ -209,6 +211,8 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   prev_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.prev_offset) : nullptr;
   next_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.next_offset) : nullptr;
   steps_ = t_.steps_offset != 0 ? s.control_at<std::uint32_t>(t_.steps_offset) : nullptr;
+  uses_ = t_.uses_offset != 0 ? s.control_at<std::uint32_t>(t_.uses_offset) : nullptr;
+  tallies_ = t_.tallies_offset != 0 ? s.control_at<Tally>(t_.tallies_offset) : nullptr;
   active_ = s.control_at<std::uint32_t>(t_.active_offset);
   order_ = s.control_at<std::uint32_t>(t_.order_offset);
   data_ = s.data() + t_.data_offset;
@@ -226,7 +230,14 @@ bool TableCore::live(std::uint64_t key, std::uint32_t* slot) const {
   if (b >= t_.n_blocks) return false;
   const Block& block = blocks_[b];
   return block.generation.load(std::memory_order_relaxed) == key >> kSlotBits && block.state.load(std::memory_order_relaxed) == kOpen &&
-         row >= block.evicted.load(std::memory_order_relaxed) && row < block.folded.load(std::memory_order_relaxed);
+         row >= block.evicted.load(std::memory_order_relaxed) && row < block.folded.load(std::memory_order_relaxed) && !used_up(*slot);
+}
+
+bool TableCore::folded_row(std::uint32_t slot) const {
+  const Block& block = blocks_[block_of(slot)];
+  const std::uint32_t row = slot % t_.rows_per_block;
+  return block.state.load(std::memory_order_relaxed) == kOpen && row >= block.evicted.load(std::memory_order_relaxed) &&
+         row < block.folded.load(std::memory_order_relaxed);
 }
 
 UpdateCount TableCore::update(std::uint32_t v, const std::uint64_t* keys, const float* priorities, std::uint64_t n) {
@@ -283,38 +294,12 @@ UpdateCount TableCore::update(std::uint32_t v, const std::uint64_t* keys, const 
   return count;
 }
 
-void TableCore::configure(std::uint32_t v, double alpha, double beta, double eps, std::uint64_t min_size) {
-  process_->check();
-  {
-    IndexLock lock(*this);
-    configure_locked(views_[v], alpha, beta, eps, min_size);
-  }
-  announce(t_.rows_waiting, t_.rows_signal);
-}
-
 void TableCore::touch_all() const {
   for (const ViewIndex& view : views_) view.touched();
 }
 
-void TableCore::configure_locked(ViewIndex& view, double alpha, double beta, double eps, std::uint64_t min_size) {
-  fold();
-  View& v = view.shared();
-  if (min_size != t_.min_size.load()) touch_all();  // whether a draw is allowed depends on it
-  if (beta != v.beta.load()) view.touched();        // weights do
-  v.beta.store(beta);
-  t_.min_size.store(min_size);
-  if (alpha != v.alpha.load() || eps != v.eps.load()) {
-    v.rebuild = 1;
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // see journal()
-    FAILPOINT(configure_marked);
-    v.alpha.store(alpha);
-    FAILPOINT(configure_alpha);
-    v.eps.store(eps);
-    view.recompute_leaves();
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    FAILPOINT(configure_done);
-    v.rebuild = 0;
-  }
+bool TableCore::drawable() const {
+  return std::any_of(views_.begin(), views_.end(), [](const ViewIndex& view) { return view.total() > 0.0; });
 }
 
 std::uint64_t TableCore::steps() {
@@ -338,6 +323,8 @@ TableInfo TableCore::info(std::uint32_t v) {
       info.total = views_[v].total();
       info.max_priority = views_[v].prioritized() ? views_[v].extremes().largest : 1.0f;
     }
+    if (t_.limiter == kSampleToInsert) return_reserved_by_dead();
+    info.limiter = limiter_state();
   }
   // The rest is read without the lock: numbers for people, each right at some moment of the call.
   info.steps_folded = c.steps_folded.load();
@@ -358,6 +345,9 @@ TableInfo TableCore::info(std::uint32_t v) {
   info.append_wait_ns = c.append_wait_ns.load();
   info.append_calls = c.append_calls.load();
   info.update_ns = c.update_ns.load();
+  info.used_up = c.used_up.load();
+  info.limited_append_ns = c.limited_append_ns.load();
+  info.limited_sample_ns = c.limited_sample_ns.load();
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     const std::uint32_t state = blocks_[b].state.load();
     std::uint32_t pid;

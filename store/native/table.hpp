@@ -1,8 +1,9 @@
 // One table as seen from one process: the index (blocks, links, leaves) and the operations on it.
 //
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
-// `evicted`; a half-done joint publication; each row's written flags, `prev`, step number and raw priorities; of a queue what queue.hpp says. Derived: `next`, readiness,
-// leaves, sums, extremes (of each view, see view.hpp), active list, order ring, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
+// `evicted`; a half-done joint publication; each row's written flags, `prev`, step number, raw priorities and count of uses;
+// settings; tallies; of a queue what queue.hpp says. Derived: `next`, readiness, leaves, sums, extremes (of each view, see
+// view.hpp), active list, order ring, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "layout.hpp"
+#include "limiter.hpp"
 #include "process.hpp"
 #include "spans.hpp"
 #include "sync.hpp"
@@ -31,16 +33,19 @@ struct QueueSpec {
 struct ViewSpec {
   bool prioritized = false;
   std::uint32_t steps_before = 0, steps_after = 0, period = 1, rules = 0;  // see View
-  double alpha = 1.0, eps = 0.0, beta = 0.0;
+  ViewSettings chances;   // as the view begins
 };
 
 struct TableSpec {
   std::string name, spec;
   std::vector<Column> columns;
-  std::uint64_t max_size = 0, block_bytes = 0, seed = 0, min_size = 1;
+  std::uint64_t max_size = 0, block_bytes = 0, seed = 0;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
   bool links = false;  // rows are chained into episodes: any view that is not of rows as stored needs it
   std::vector<ViewSpec> views;  // one at least; none of a queue
+  LimiterKind limiter = kMinSize;
+  bool limits_inserts = false, counts_uses = false;
+  Settings settings;  // as the table begins, but for those of the views
   QueueSpec queue;
 };
 
@@ -49,6 +54,8 @@ struct TableInfo {
   std::uint64_t updated, stale_updates, discarded_batches, recoveries, blocks_opened;
   std::uint64_t draw_ns, gather_ns, sample_wait_ns, fold_ns, append_ns, append_wait_ns, append_calls, update_ns;
   std::uint32_t blocks_open, blocks_free, blocks_retired, blocks_pinned, open_writers;
+  std::uint64_t used_up, limited_append_ns, limited_sample_ns;
+  LimiterState limiter;
   double total;
   float max_priority;
 };
@@ -69,7 +76,7 @@ class TableCore {
   // Takes the store's directory lock; reserves with fallocate what the table needs in both segments (both offsets and
   // sizes must already have been checked against the memory limits). Throws memory, name_taken, config.
   static std::uint32_t create(Process& process, int control_fd, int data_fd, const TableSpec& spec);
-  static std::uint64_t control_bytes(const TableSpec& spec);
+  static std::uint64_t control_bytes(const TableSpec& spec, std::uint32_t max_processes);
   // Gives back the memory that a creator killed before it published its table has left reserved. One try of a lock when
   // there is none; does not wait for a creator at work.
   static void tidy(Process& process, int control_fd, int data_fd);
@@ -95,6 +102,15 @@ class TableCore {
     return make_key(blocks_[block_of(slot)].generation.load(std::memory_order_relaxed), slot);
   }
   bool live(std::uint64_t key, std::uint32_t* slot) const;
+  const Settings& settings() const { return t_.settings[t_.settings_now]; }
+  LimiterState limiter_state() const;
+  bool sample_possible(std::uint64_t rows) const;
+  bool return_reserved_by_dead();
+  void take_samples(std::uint64_t rows);
+  bool counts_uses() const { return uses_ != nullptr; }
+  bool draw_counted(const ViewIndex& view, std::uint32_t stream, std::uint64_t batch, std::uint32_t n, std::uint32_t* slots, double* probabilities,
+                    std::vector<std::uint32_t>* spent);
+  void use_up(const std::vector<std::uint32_t>& slots);
 
   // --- take the lock themselves ---
   // A free block given to a writer of this process, or kNoRow when none can be had now (then `holders` says why).
@@ -107,7 +123,15 @@ class TableCore {
   // has been sealed.
   bool publish_together(const Publication* publications, std::uint32_t n);
   void clear();
-  void configure(std::uint32_t view, double alpha, double beta, double eps, std::uint64_t min_size);
+  // The same where a limiter says how many go in: see Insert. `state` is filled in unless there are only final observations.
+  Insert publish_limited(const Publication* publications, std::uint32_t n, std::uint32_t rows, const std::uint8_t* flags, bool whole, LimiterState* state);
+  std::uint64_t insert_room(std::uint64_t steps, LimiterState* state);  // how many of so many steps the limiter lets in now
+  bool can_sample(std::uint32_t view, std::uint64_t rows);
+  bool can_insert(std::uint64_t steps);
+  // Puts in force what of `wanted` may change. False: somebody else has changed something since `wanted` was read; nothing is
+  // changed then.
+  bool reconfigure(const Settings& wanted);
+  Settings settings_now();
   std::uint64_t steps();  // live steps, exact
   // Of `n` marks at one moment, what has been published until now included.
   void drift(std::uint32_t view, const DrawMark* marks, std::uint32_t n, DriftSince* since);
@@ -123,6 +147,7 @@ class TableCore {
 
   // --- no lock ---
   Block& block(std::uint32_t b) const { return blocks_[b]; }
+  Tally& tally(std::uint32_t process) const { return tallies_[process]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t prev(std::uint32_t slot) const { return std::atomic_ref(prev_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t step(std::uint32_t slot) const { return std::atomic_ref(steps_[slot]).load(std::memory_order_relaxed); }
@@ -137,6 +162,7 @@ class TableCore {
   std::uint32_t* prev_;
   std::uint32_t* next_;
   std::uint32_t* steps_;
+  std::uint32_t* uses_;
 
  private:
   bool linked(std::uint32_t p, std::uint64_t birth) const;
@@ -158,6 +184,7 @@ class TableCore {
   void journal_done();
   void drop_rows(std::uint32_t b, std::uint32_t to);
   void evict_surplus();
+  void clear_locked();
   bool evict_head(std::uint64_t surplus);
   void evict_block(std::uint32_t b);
   void retire(std::uint32_t b);
@@ -167,19 +194,35 @@ class TableCore {
   std::uint32_t find_free();
   void give(std::uint32_t b, std::uint64_t writer);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
+  // Of a folded row that has not been evicted: whether it counts as live.
+  bool is_step(std::uint32_t slot) const { return (flag(slot) & kFinal) == 0 && !used_up(slot); }
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
+  void note_publications(const Publication* publications, std::uint32_t n);
   void complete_publications();
   void recover_blocks();
   void touch_all() const;
-  void recover_leaves(ViewIndex& view);
+  bool drawable() const;  // by any view
+  void recover_leaves(ViewIndex& view, const std::vector<LineRange>& others);
   const char* wrong_in_view(const ViewIndex& view, std::uint32_t slot, bool live) const;
-  void configure_locked(ViewIndex& view, double alpha, double beta, double eps, std::uint64_t min_size);
+  void put_settings(const Settings& wanted);
+  void restart_counts();
+  bool insert_possible(std::uint64_t steps) const;
+  bool return_reserved(Tally& tally);
+  bool deliveries_left(const ViewIndex& view, std::uint64_t rows) const;
+  void drop_used_up();
+  std::vector<LineRange> use_up_full();
+  void retire_empty(std::uint32_t b, bool pressed = false);
+  void retire_all_empty();
+  std::uint32_t uses(std::uint32_t slot) const { return std::atomic_ref(uses_[slot]).load(std::memory_order_relaxed) & ~kUsedUp; }
+  bool used_up(std::uint32_t slot) const { return uses_ != nullptr && (std::atomic_ref(uses_[slot]).load(std::memory_order_relaxed) & kUsedUp) != 0; }
+  bool folded_row(std::uint32_t slot) const;
 
   std::shared_ptr<Process> process_;
   std::uint32_t index_;
   Table& t_;
   const Column* columns_;
   Block* blocks_;
+  Tally* tallies_;
   std::uint32_t* active_;
   std::uint32_t* order_;
   std::byte* data_;

@@ -9,7 +9,7 @@
 namespace conduit {
 
 ViewIndex::ViewIndex(const Segments& segments, Table& table, std::uint32_t number)
-    : v_(&table.views[number]), flags_(segments.control_at<std::uint8_t>(table.flags_offset)),
+    : t_(&table), v_(&table.views[number]), number_(number), flags_(segments.control_at<std::uint8_t>(table.flags_offset)),
       raw_(v_->raw_offset != 0 ? segments.control_at<float>(v_->raw_offset) : nullptr), slots_(table.n_blocks * table.rows_per_block),
       ready_(ready_flag(number)) {
   double* levels[kTreeLevels];
@@ -22,9 +22,9 @@ ViewIndex::ViewIndex(const Segments& segments, Table& table, std::uint32_t numbe
 }
 
 void ViewIndex::masses(const float* raw, double* out, std::uint32_t n) const {
-  const double eps = v_->eps.load(std::memory_order_relaxed);
+  const double eps = settings().eps;
   for (std::uint32_t i = 0; i < n; ++i) out[i] = static_cast<double>(raw[i]) + eps;
-  powers(out, v_->alpha.load(std::memory_order_relaxed), out, n);
+  powers(out, settings().alpha, out, n);
 }
 
 double ViewIndex::mass(float raw) const {

@@ -1,6 +1,6 @@
 // One view of a table as seen from one process: which rows its window fits, and how likely each of them is drawn.
 //
-// Ground truth: each row's raw priority, alpha, eps. Derived: readiness (see fold.cpp), leaves, sums, extremes. All of it is
+// Ground truth: each row's raw priority, the settings in force (alpha, eps, beta). Derived: readiness (see fold.cpp), leaves, sums, extremes. All of it is
 // read and written under the table's index lock, but for what says otherwise.
 #pragma once
 
@@ -34,16 +34,17 @@ class ViewIndex {
 
   View& shared() const { return *v_; }
   bool prioritized() const { return v_->prioritized != 0; }
+  const ViewSettings& settings() const { return t_->settings[t_->settings_now].views[number_]; }  // under the index lock
 
   // --- no lock ---
   bool ready(std::uint32_t slot) const { return (std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed) & ready_) != 0; }
   float raw(std::uint32_t slot) const { return std::atomic_ref(raw_[slot]).load(std::memory_order_relaxed); }
   void set_raw(std::uint32_t slot, float value) const { std::atomic_ref(raw_[slot]).store(value, std::memory_order_relaxed); }
+
+  // --- under the index lock ---
   // Masses (leaves) of priorities as given: (raw + eps)^alpha, 0 where that base is 0.
   void masses(const float* raw, double* out, std::uint32_t n) const;
   double mass(float raw) const;
-
-  // --- under the index lock ---
   void set_ready(std::uint32_t slot, bool ready) const {
     std::atomic_ref flags(flags_[slot]);
     const std::uint8_t others = flags.load(std::memory_order_relaxed) & static_cast<std::uint8_t>(~ready_);
@@ -81,7 +82,9 @@ class ViewIndex {
   void new_era() const;
 
  private:
+  Table* t_ = nullptr;
   View* v_ = nullptr;
+  std::uint32_t number_ = 0;
   std::uint8_t* flags_ = nullptr;
   float* raw_ = nullptr;
   std::uint32_t slots_ = 0;

@@ -108,6 +108,7 @@ std::uint32_t Writer::append(const Rows& rows) {
   check();
   const std::uint64_t began = now_ns();
   const bool together = rows.whole && rows.n <= 2 * table_->shared().rows_per_block;
+  stopped_ = Stopped::no;
   const std::uint32_t done = table_->queue() != nullptr ? append_queued(rows) : together ? append_together(rows) : append_in_turn(rows);
   const std::uint64_t ended = now_ns();
   append_ns_ += ended - began;
@@ -126,28 +127,49 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
       FAILPOINT(append_sealed);
       release_block(0);
     }
+    std::uint32_t most = rows.n - done;
+    if (table_->shared().limits_inserts != 0 && (block_ == kNoRow || most > 1)) {
+      most = step_rows(rows, done, most);  // no block for, and no copies of, rows that have to wait
+      if (most == 0) break;
+    }
     if (block_ == kNoRow) {
       if (opened && !rows.whole) break;
       try {
-        if (!next_block()) break;
+        if (!next_block()) {
+          stopped_ = Stopped::space;
+          break;
+        }
       } catch (const Error&) {
         if (done == 0) throw;
         break;  // what is in is reported; the caller's next try meets the error again
       }
       opened = true;
     }
-    const std::uint32_t n = std::min(rows.n - done, capacity - count_);
+    const Piece piece{block_, count_, std::min(most, capacity - count_)};
     remember_tails(rows);
-    write_rows(rows, done, {block_, count_, n});
+    write_rows(rows, done, piece);
     FAILPOINT(append_before_publish);
-    if (publish({block_, count_, n})) {
-      FAILPOINT(append_published);
-      count_ += n;
-      done += n;
-    } else {  // sealed by an evictor: these rows go into another block
+    bool sealed = false;
+    std::uint32_t in;
+    try {
+      in = publish(rows, done, &piece, 1, &sealed);
+    } catch (const Error&) {  // no lock: nothing of this piece is in
       restore_tails();
+      if (done == 0) throw;
+      break;
+    }
+    if (in < piece.n) {
+      restore_tails();
+      keep_tails(rows, done, {block_, count_, in});
+    }
+    if (in > 0) FAILPOINT(append_published);
+    count_ += in;
+    done += in;
+    if (sealed) {  // by an evictor: these rows go into another block
       opened = false;
       release_block(0);
+    } else if (in < piece.n) {
+      break;
     }
   }
   return done;
@@ -170,16 +192,18 @@ std::uint32_t Writer::append_together(const Rows& rows) {
     if (block_ != kNoRow) place(block_, count_);
     for (const std::uint32_t block : spare_) place(block, 0);
     FAILPOINT(append_before_publish);
-    bool published;
+    bool sealed = false;
+    std::uint32_t in;
     try {
-      published = used == 1 ? publish(pieces[0]) : publish_together(pieces, used);
+      in = publish(rows, 0, pieces, used, &sealed);
     } catch (const Error&) {  // no lock: nothing is in
       restore_tails();
       throw;
     }
-    if (!published) {
+    if (in == 0) {
       restore_tails();
-      continue;
+      if (sealed) continue;
+      return 0;
     }
     FAILPOINT(append_published);
     for (std::uint32_t i = 0; i < used; ++i) {
@@ -191,7 +215,57 @@ std::uint32_t Writer::append_together(const Rows& rows) {
     }
     return rows.n;
   }
+  stopped_ = Stopped::space;
   return 0;
+}
+
+// How many of `n` rows from `from` on the limiter lets in now, with the final observations behind the last step.
+std::uint32_t Writer::step_rows(const Rows& rows, std::uint32_t from, std::uint32_t n) {
+  const auto is_step = [&](std::uint32_t row) { return rows.flags == nullptr || (rows.flags[from + row] & kFinal) == 0; };
+  std::uint32_t steps = 0;
+  for (std::uint32_t row = 0; row < n; ++row) steps += is_step(row);
+  if (steps == 0) return n;
+  std::uint64_t room;
+  try {
+    room = table_->insert_room(steps, &limiter_);
+  } catch (const Error&) {
+    if (from == 0) throw;
+    return 0;  // what is in is reported; the caller's next try meets the error again
+  }
+  if (room >= steps) return n;
+  std::uint32_t in = 0;
+  for (; in < n && (room > 0 || !is_step(in)); ++in) room -= is_step(in);
+  if (in == 0) stopped_ = Stopped::limiter;
+  return in;
+}
+
+std::uint32_t Writer::publish(const Rows& rows, std::uint32_t from, const Piece* pieces, std::uint32_t n, bool* sealed) {
+  std::uint32_t all = 0;
+  for (std::uint32_t i = 0; i < n; ++i) all += pieces[i].n;
+  if (table_->shared().limits_inserts == 0) {
+    *sealed = !(n == 1 ? publish_alone(pieces[0]) : publish_together(pieces, n));
+    return *sealed ? 0 : all;
+  }
+  Publication publications[kPublications];
+  for (std::uint32_t i = 0; i < n; ++i) publications[i] = {pieces[i].block, pieces[i].row + pieces[i].n};
+  const bool whole = rows.whole && all == rows.n;
+  const Insert insert = table_->publish_limited(publications, n, all, rows.flags == nullptr ? nullptr : rows.flags + from, whole, &limiter_);
+  *sealed = insert.status == InsertStatus::sealed;
+  if (insert.status == InsertStatus::never) stopped_ = Stopped::never;
+  if (insert.status == InsertStatus::blocked || (insert.status == InsertStatus::published && insert.rows < all)) stopped_ = Stopped::limiter;
+  return insert.rows;
+}
+
+// Rows of the piece are in, and others that were written after them are not: what their chains end with.
+void Writer::keep_tails(const Rows& rows, std::uint32_t from, const Piece& piece) {
+  if (table_->shared().links == 0) return;
+  const std::uint32_t base = piece.block * table_->shared().rows_per_block + piece.row;
+  for (std::uint32_t i = 0; i < piece.n; ++i) {
+    const std::uint8_t flags = rows.flags != nullptr ? rows.flags[from + i] : std::uint8_t{0};
+    const std::uint32_t chain = rows.chains != nullptr ? static_cast<std::uint32_t>(rows.chains[from + i]) : 0;
+    if (!numbers_.empty()) numbers_[chain] = tails_[chain] == kNoKey ? 1 : numbers_[chain] + 1;
+    tails_[chain] = (flags & kFinal) != 0 ? kNoKey : table_->key_of(base + i);
+  }
 }
 
 void Writer::remember_tails(const Rows& rows) {
@@ -204,7 +278,7 @@ void Writer::restore_tails() {
   std::copy(undo_numbers_.begin(), undo_numbers_.end(), numbers_.begin());
 }
 
-bool Writer::publish(const Piece& piece) {
+bool Writer::publish_alone(const Piece& piece) {
   std::uint64_t expected = piece.row;
   // seq_cst: release for the rows, and ordered before the load of the waiting flag in announce()
   return table_->block(piece.block).pub.compare_exchange_strong(expected, std::uint64_t{piece.row} + piece.n, std::memory_order_seq_cst);
@@ -237,6 +311,7 @@ void Writer::write_rows(const Rows& rows, std::uint32_t from, const Piece& piece
   for (std::uint32_t i = 0; i < n; ++i) {
     const std::uint32_t slot = base + i;
     std::uint8_t flags = rows.flags != nullptr ? rows.flags[from + i] & (kEnd | kFinal) : std::uint8_t{0};
+    if (t.uses_ != nullptr) std::atomic_ref(t.uses_[slot]).store(0, std::memory_order_relaxed);
     if (links) {
       std::atomic_ref(t.next_[slot]).store(kNoRow, std::memory_order_relaxed);
       flags = advance_chain(rows.chains != nullptr ? static_cast<std::uint32_t>(rows.chains[from + i]) : 0, slot, flags);
@@ -282,6 +357,21 @@ void Writer::wait_space(std::uint64_t timeout_ns) {
   // Readers do not announce that they leave (it would cost them a fence each): wake by the clock as well.
   futex_wait(&t.space_signal, signal, std::min<std::uint64_t>(timeout_ns, holders_.pinned > 0 && holders_.read == 0 ? 10'000'000 : 500'000));
   wait_ns_ += now_ns() - began;
+}
+
+std::uint32_t Writer::begin_wait() {
+  Table& t = table_->shared();
+  const std::uint32_t signal = t.inserts_signal.load(std::memory_order_seq_cst);
+  t.inserts_waiting.store(1, std::memory_order_seq_cst);
+  FAILPOINT(wait_limiter);
+  return signal;
+}
+
+void Writer::wait_limiter(std::uint32_t signal, std::uint64_t timeout_ns) {
+  Table& t = table_->shared();
+  const std::uint64_t began = now_ns();
+  futex_wait_briefly_awake(&t.inserts_signal, signal, timeout_ns);
+  t.counters.limited_append_ns.fetch_add(now_ns() - began, std::memory_order_relaxed);
 }
 
 }  // namespace conduit

@@ -28,9 +28,17 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // Appends as many rows as fit in at most one newly opened block, or all (see Rows::whole); returns how many were
-  // published, 0 when no block is free now: wait_space, then call again with the rest. Rows are published in order.
+  // Appends as many rows as fit in at most one newly opened block and the limiter lets in, or all (see Rows::whole); returns
+  // how many were published. 0: `stopped()` says what is in the way. Rows are published in order. Rows that were written and
+  // not published are nobody's: a later append writes over them.
   std::uint32_t append(const Rows& rows);
+  // Why the last append came back with fewer rows than it was given, the limiter's word on it, and how to wait for that:
+  // `space` wait_space; `limiter` begin_wait, one more append, and only then wait_limiter. `never`: not as a whole.
+  enum class Stopped { no, space, limiter, never };
+  Stopped stopped() const { return stopped_; }
+  const LimiterState& limiter() const { return limiter_; }
+  std::uint32_t begin_wait();
+  void wait_limiter(std::uint32_t signal, std::uint64_t timeout_ns);
   // Waits up to `timeout_ns` for space to come free. False on timeout.
   void wait_space(std::uint64_t timeout_ns);
   const SpaceHolders& holders() const { return holders_; }
@@ -41,8 +49,12 @@ class Writer {
   std::size_t chains() const { return tails_.size(); }
   // Whether the chain has a row that no final observation has closed.
   bool chain_open(std::uint32_t chain) const { return chain < tails_.size() && tails_[chain] != ~std::uint64_t{0}; }
-  // Whether appending `n` rows will have to take the index lock, for another block or because the table is a queue.
-  bool needs_block(std::uint32_t n) const { return table_->queue() != nullptr || block_ == kNoRow || count_ + n > table_->shared().rows_per_block; }
+  // Whether appending `n` rows will have to take the index lock: for another block, for the limiter, or because the table is a
+  // queue.
+  bool takes_lock(std::uint32_t n) const {
+    const Table& t = table_->shared();
+    return table_->queue() != nullptr || block_ == kNoRow || count_ + n > t.rows_per_block || t.limits_inserts != 0;
+  }
   TableCore& table() const { return *table_; }
   // Throws closed / forked when this handle may not write.
   void check() const;
@@ -64,9 +76,14 @@ class Writer {
   void give_back_spares();
   void wait_room(std::uint64_t timeout_ns);
   void remember_tails(const Rows& rows);
+  std::uint32_t step_rows(const Rows& rows, std::uint32_t from, std::uint32_t n);
+  // How many rows of the pieces are in, whose first is row `from`: fewer than all where the limiter says so, 0 also where a
+  // block has been sealed (`*sealed`).
+  std::uint32_t publish(const Rows& rows, std::uint32_t from, const Piece* pieces, std::uint32_t n, bool* sealed);
   void restore_tails();
-  bool publish(const Piece& piece);  // false: the block has been sealed
+  bool publish_alone(const Piece& piece);  // false: the block has been sealed
   bool publish_together(const Piece* pieces, std::uint32_t n);
+  void keep_tails(const Rows& rows, std::uint32_t from, const Piece& piece);
   void write_rows(const Rows& rows, std::uint32_t from, const Piece& piece);
   std::uint8_t advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags);
 
@@ -87,6 +104,8 @@ class Writer {
   Admission refused_ = Admission::ok;
   std::uint64_t room_seen_ = 0;
   std::uint64_t append_ns_ = 0, append_calls_ = 0, wait_ns_ = 0;
+  Stopped stopped_ = Stopped::no;
+  LimiterState limiter_;
   bool closed_ = false;
 };
 

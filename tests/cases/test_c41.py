@@ -54,7 +54,7 @@ def test_settings_that_would_have_no_effect_are_refused() -> None:
         assert store.tables() == []
         table = plain_table(store, 10)
         with pytest.raises(ConfigError, match="no alpha"):
-            table.configure(alpha=0.5)
+            table.reconfigure(alpha=0.5)
         table.extend({"x": np.arange(3)})
         with pytest.raises(ConfigError, match="uniformly"):
             table.update_priorities([1], [1.0])

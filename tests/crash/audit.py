@@ -13,7 +13,7 @@ import numpy as np
 import conduit
 from conduit_store import segment
 from conduit_store.arrow import to_numpy
-from tests.crash import rows
+from tests.crash import limited, rows
 
 __all__ = ["serve"]
 
@@ -32,7 +32,9 @@ class Auditor:
         of the writer that alone appended last, the serials (plain, episodic) from which on all its rows must be there.
         Nobody may be writing meanwhile.
         """
-        faults: list[str] = []
+        faults = limited.faults(self.tables)
+        for name in ("limited", "counted"):
+            self.tables[name].verify()
         for position, name in enumerate(("plain", "episodic")):
             table = self.tables[name]
             table.verify()
@@ -167,8 +169,8 @@ def _counts(table: conduit.Table, stored: dict[str, Any], keys: Any) -> list[str
     if not np.isin(priorities, np.arange(1, 6)).all():
         faults.append(f"{table.name}: priorities {np.unique(priorities)} were never given")
     if table.name == "plain":
-        alpha, _, eps = table._native.settings(0)
-        total = float(((priorities + eps) ** alpha).sum())
+        chances = table._native.settings().view(0)
+        total = float(((priorities + chances.eps) ** chances.alpha).sum())
         if abs(total - info.total_priority) > 1e-9 * total:
             faults.append(f"{table.name}: total priority {info.total_priority}, recomputed {total}")
         if len(keys) and info.max_priority != priorities.max():

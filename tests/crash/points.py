@@ -7,7 +7,7 @@ __all__ = ["LOCK_FREE", "PREPARED", "QUEUE_ROLES_AT", "ROLES_AT", "WRITING", "st
 WRITING = ("extend", "append", "episodes", "fragments", "vector")
 _READING = ("sampler", "updater")
 _ANY = (*WRITING, *_READING, "reader", "cleaner")
-_LOCKING = (*_ANY, "tuner")
+_LOCKING = (*_ANY, "tuner", "limited")
 
 # Failpoint -> roles that pass it while they do nothing but their ordinary work beside the survivors. The dry run
 # in test_points.py holds this against what really happens.
@@ -34,9 +34,13 @@ ROLES_AT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("expel_before", "expel_after"), WRITING),
     **dict.fromkeys(("journal_written", "tree_leaves_written", "tree_level_written", "tree_done"), _ANY),
     "tree_raw_written": (*WRITING, *_READING, "cleaner"),
-    **dict.fromkeys(("configure_marked", "configure_alpha", "configure_leaf"), ("tuner",)),
+    **dict.fromkeys(("configure_marked", "configure_leaf"), ("tuner",)),
     **dict.fromkeys(("configure_leaves", "configure_done"), ("tuner",)),
     **dict.fromkeys(("announce_begin", "announce_cleared", "announce_signalled"), ("tuner",)),
+    **dict.fromkeys(("settings_written", "settings_switched"), ("tuner", "cleaner")),
+    **dict.fromkeys(("limiter_taken", "limiter_delivered", "limiter_returned"), ("limited",)),
+    **dict.fromkeys(("insert_locked", "insert_published", "wait_limiter"), ("limited",)),
+    **dict.fromkeys(("use_counted", "use_ended", "use_counts"), ("limited",)),
     **dict.fromkeys(("update_locked", "update_done"), ("updater",)),
     **dict.fromkeys(("reader_entered", "draw_locked", "draw_done"), _READING),
     **dict.fromkeys(("gather_begin", "gather_column", "gather_end", "reader_left"), _READING),
@@ -64,7 +68,8 @@ LOCK_FREE = frozenset(
         *("attach_claimed", "attach_cleaned", "detach_begin"),
         *("append_row_written", "append_before_publish", "append_published", "append_sealed", "append_released"),
         *("reader_entered", "gather_begin", "gather_column", "gather_end", "reader_left"),
-        *("pin_released", "wait_rows", "wait_space"),
+        *("pin_released", "wait_rows", "wait_space", "wait_limiter"),
+        *("limiter_delivered", "limiter_returned"),
         *("announce_begin", "announce_cleared", "announce_signalled"),
         *("queue_written", "lease_copied", "ack_left"),
     )

@@ -10,7 +10,7 @@ from typing import Any
 import conduit
 from conduit_store.arrow import to_numpy
 from conduit_store.errors import SampleTimeout, StaleKey
-from tests.crash import rows, writers
+from tests.crash import limited, rows, writers
 from tests.crash.writers import Role
 
 __all__ = ["ROLES"]
@@ -130,8 +130,8 @@ class Tuner(Role):
 
     def step(self) -> None:
         self.count += 1
-        self.plain.configure(alpha=rows.ALPHA if self.count % 2 else 1.0, eps=self.chance.choice((0.0, 0.5)))
-        self.hungry.configure(beta=self.chance.random())
+        self.plain.reconfigure(alpha=rows.ALPHA if self.count % 2 else 1.0, eps=self.chance.choice((0.0, 0.5)))
+        self.hungry.reconfigure(beta=self.chance.random())
 
 
 class Attacher(Role):
@@ -168,6 +168,7 @@ ROLES: dict[str, type[Role]] = {
     "hog": Hog,
     "cleaner": Cleaner,
     "tuner": Tuner,
+    "limited": limited.Limited,
     "attacher": Attacher,
     "creator": Creator,
 }

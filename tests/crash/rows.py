@@ -49,6 +49,17 @@ TABLES: dict[str, dict[str, Any]] = {
     },
     "scratch": {"schema": PLAIN, "window": windows.Row()},
     "hungry": {"schema": PLAIN, "window": windows.Row(), "limiter": limiters.MinSize(MAX_SIZE)},
+    "limited": {
+        "schema": PLAIN,
+        "window": windows.Row(),
+        "limiter": limiters.SampleToInsertRatio(1, min_size=4, error_buffer=8),
+    },
+    "counted": {
+        "schema": PLAIN,
+        "window": windows.Row(),
+        "limiter": limiters.QueueCapacity(24),
+        "max_times_sampled": 2,
+    },
 }
 for _settings in TABLES.values():
     _settings |= {"max_size": MAX_SIZE, "max_writers": 4, "sampler": _prioritized}

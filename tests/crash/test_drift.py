@@ -26,7 +26,7 @@ table = conduit.Store.attach(sys.argv[1])["t"]
 keys = table.sample(8).keys
 native.failpoint_arm(sys.argv[2], "kill", 1)
 if "alpha" in sys.argv[3]:
-    table.configure(alpha=0.5)
+    table.reconfigure(alpha=0.5)
 table.extend({"x": np.arange(40)}, priorities=np.ones(40))
 table.update_priorities(keys, np.full(8, 3.0))
 """
@@ -81,7 +81,7 @@ def test_after_a_death_in_the_lock_everything_counts_as_changed(point: str, what
             batch = next(loader)
             assert loader.metrics().redrawn >= 1
             live = table.priorities(batch.keys)
-            masses = live ** core.settings(0)[0] / table.info().total_priority
+            masses = live ** core.settings().view(0).alpha / table.info().total_priority
             assert np.allclose(batch.probabilities, masses)
         assert table.info().recoveries == 1
         now = core.mark(0)

@@ -85,7 +85,7 @@ class TableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.prioritized)
     @rule(alpha=st.sampled_from([0.0, 0.3, 0.5, 1.0, 2.0]))
     def configure(self, alpha: float) -> None:
-        self.table.configure(alpha=alpha)
+        self.table.reconfigure(alpha=alpha)
         self.model.alpha = alpha
 
     # ---- what must hold after each of them

@@ -47,7 +47,7 @@ def play(operations: list[Operation], seed: int, episodic: bool) -> list[Any]:
                 elif operation == "update" and len(keys := keys_of(table)):
                     table.update_priorities(rng.choice(keys, 8), rng.random(8))
                 elif operation == "configure":
-                    table.configure(alpha=rng.random(), eps=rng.random())
+                    table.reconfigure(alpha=rng.random(), eps=rng.random())
                 elif operation == "clear" and drawn % 4 == 0:
                     table.clear()
                 elif table.info().ready_rows:
@@ -92,7 +92,7 @@ def test_probabilities_are_numpys_powers(alpha: float, eps: float, seed: int, n:
         batch = table.sample(1000)
         np.testing.assert_allclose(batch.probabilities, expected[batch["x"]], rtol=1e-12)
         np.testing.assert_allclose(table.info().total_priority, mass.sum(), rtol=1e-12)
-        table.configure(alpha=1.0, eps=0.0)
-        table.configure(alpha=alpha, eps=eps)
+        table.reconfigure(alpha=1.0, eps=0.0)
+        table.reconfigure(alpha=alpha, eps=eps)
         np.testing.assert_allclose(table.info().total_priority, mass.sum(), rtol=1e-12)
         table.verify()

@@ -61,12 +61,12 @@ class Model:
                     self.rows[x] = p
             case "alpha":
                 self.alpha = value
-                self.table.configure(alpha=value)
+                self.table.reconfigure(alpha=value)
             case "eps":
                 self.eps = value
-                self.table.configure(eps=value)
+                self.table.reconfigure(eps=value)
             case "beta":
-                self.table.configure(beta=value)
+                self.table.reconfigure(beta=value)
             case "clear":
                 self.rows.clear()
                 self.table.clear()

@@ -146,7 +146,7 @@ def update(name: str, source: int, operations: int) -> int:
         updates += result.applied + result.stale
         old = batch.keys
         if round_ % 100 == 50:
-            table.configure(alpha=float(rng.choice([0.4, 0.6, 1.0])))
+            table.reconfigure(alpha=float(rng.choice([0.4, 0.6, 1.0])))
     table._store.close()
     return updates
 

@@ -47,7 +47,7 @@ TABLE_CALLS: dict[str, Callable[[Table], Any]] = {
     "rows": lambda t: t.rows([1]),
     "update_priorities": lambda t: t.update_priorities([1], [1.0]),
     "priorities": lambda t: t.priorities([1]),
-    "configure": lambda t: t.configure(beta=0.5),
+    "configure": lambda t: t.reconfigure(beta=0.5),
     "clear": lambda t: t.clear(),
     "blocks": lambda t: t.blocks(),
     "block": lambda t: t.block(0),

@@ -151,7 +151,7 @@ def test_a_drift_of_zero_is_a_draw_at_hand_over(store: Store, prefetch: int) -> 
                         t.extend({"x": [100 + turn]}, priorities=[2.0])
                 case 3:
                     for t in (table, twin):
-                        t.configure(alpha=0.5 + 0.01 * turn, beta=0.4 + 0.005 * turn)
+                        t.reconfigure(alpha=0.5 + 0.01 * turn, beta=0.4 + 0.005 * turn)
         metrics = loader.metrics()
         assert metrics.redrawn >= (10 if prefetch else 0)
         assert metrics.drift_max == 0.0
@@ -182,7 +182,7 @@ def test_beta_alone_redraws_where_it_must_be_exact(store: Store) -> None:
     with table.loader(8, prefetch=1, max_priority_drift=0) as loader:
         next(loader)
         ready(loader)
-        table.configure(beta=1.0)
+        table.reconfigure(beta=1.0)
         batch = next(loader)
         assert loader.metrics().redrawn == 1
         assert np.allclose(batch.weights, batch.probabilities.min() / batch.probabilities)

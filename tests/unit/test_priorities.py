@@ -70,7 +70,7 @@ def test_zero_is_never_drawn_without_eps_and_is_with_it() -> None:
     with fresh_store() as store:
         table = filled(store, [0, 1, 0])
         assert (table.sample(1000)["x"] == 1).all()
-        table.configure(eps=1.0)
+        table.reconfigure(eps=1.0)
         assert set(table.sample(1000)["x"]) == {0, 1, 2}
         table.verify()
 
@@ -90,11 +90,11 @@ def test_the_smallest_and_the_largest_priority() -> None:
         assert table.priorities(keys_of(table)).tolist() == [np.float32(1e-45), np.float32(3.4e38)]
         batch = table.sample(1000)
         assert (batch["x"] == 1).all()
-        table.configure(alpha=4.0)
+        table.reconfigure(alpha=4.0)
         assert np.isfinite(table.info().total_priority)
         assert (table.sample(1000)["x"] == 1).all()
         table.update_priorities(keys_of(table)[1:], [0.0])
-        table.configure(alpha=1.0)
+        table.reconfigure(alpha=1.0)
         assert (table.sample(1000)["x"] == 0).all()
         table.verify()
 
@@ -171,7 +171,7 @@ def test_a_change_of_alpha_weighs_all_rows_anew() -> None:
     with fresh_store() as store:
         table = filled(store, raw.tolist(), alpha=1.0)
         for alpha, eps in ((0.3, 0.0), (0.0, 0.0), (2.5, 0.1), (1.0, 0.0)):
-            table.configure(alpha=alpha, eps=eps)
+            table.reconfigure(alpha=alpha, eps=eps)
             expected = ((raw.astype(float) + eps) ** alpha).sum()
             np.testing.assert_allclose(table.info().total_priority, expected, rtol=1e-12)
             table.verify()

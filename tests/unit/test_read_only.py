@@ -21,7 +21,7 @@ WRITES: dict[str, Callable[[Store], Any]] = {
     "vector writer": lambda s: s["e"].writer(2),
     "extend": lambda s: s["t"].extend({"x": np.arange(3)}),
     "clear": lambda s: s["t"].clear(),
-    "configure": lambda s: s["t"].configure(alpha=0.5),
+    "configure": lambda s: s["t"].reconfigure(alpha=0.5),
     "create_table": lambda s: s.create_table("more", STEP, 8),
 }
 

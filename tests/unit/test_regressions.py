@@ -126,7 +126,7 @@ def test_numbers_of_numpy_are_numbers(kind: Any) -> None:
         assert table.spec.window == windows.NStep(2, 0.5)
         with Store.attach(store.name) as again:
             assert again["t"].spec == table.spec
-        table.configure(alpha=real(1), min_size=kind(1))
+        table.reconfigure(alpha=real(1), min_size=kind(1))
         for i in range(2):
             table.extend({"obs": [i], "action": [0], "reward": [0.0], "terminated": [False], "truncated": [False]})
         table.extend({"obs": [2], "action": [0], "reward": [0.0], "terminated": [False], "truncated": [False]})

@@ -198,15 +198,15 @@ def test_configure_changes_only_what_is_named_and_for_everybody() -> None:
     with fresh_store() as store:
         table = plain_table(store, 10, sampler=prioritized(1.0, 1.0))
         table.extend({"x": np.arange(2)}, priorities=[1, 4])
-        table.configure(alpha=0.5)
+        table.reconfigure(alpha=0.5)
         assert table.info().total_priority == 3.0
         weights = {int(x): float(w) for x, w in zip(*(lambda b: (b["x"], b.weights))(table.sample(64)), strict=True)}
         assert weights == pytest.approx({0: 1.0, 1: 0.5})
-        table.configure(beta=0.0)
+        table.reconfigure(beta=0.0)
         assert (table.sample(64).weights == 1).all()
-        table.configure(eps=5.0)
+        table.reconfigure(eps=5.0)
         assert table.info().total_priority == pytest.approx(6**0.5 + 3)
-        table.configure(min_size=3)
+        table.reconfigure(min_size=3)
         with pytest.raises(SampleTimeout, match=r"MinSize\(3\) lacks 1"):
             table.sample(1, timeout=0)
         table.verify()
@@ -222,7 +222,7 @@ def test_settings_that_are_refused_later(change: dict[str, Any]) -> None:
         table = plain_table(store, 10, sampler=prioritized())
         table.extend({"x": np.arange(2)}, priorities=[1, 4])
         with unchanged(table), pytest.raises(ConfigError, match=next(iter(change))):
-            table.configure(**change)
+            table.reconfigure(**change)
         assert (table.sample(4, timeout=0).weights > 0).all()
 
 

@@ -100,12 +100,12 @@ def test_updates_change_one_window() -> None:
 def test_settings_change_one_window() -> None:
     with fresh_store() as store:
         table = make(store)
-        table.configure(alpha=1.0, beta=0.25, window="three")
-        assert table._native.settings(0) == (1.0, 1.0, 0.0)
-        assert table._native.settings(1) == (1.0, 0.25, 0.0)
+        table.reconfigure(alpha=1.0, beta=0.25, window="three")
+        chances = [table._native.settings().view(number) for number in (0, 1)]
+        assert [(c.alpha, c.beta, c.eps) for c in chances] == [(1.0, 1.0, 0.0), (1.0, 0.25, 0.0)]
         with pytest.raises(ConfigError, match="window 'rows' of table 't' is sampled uniformly"):
-            table.configure(alpha=1.0, window="rows")
-        table.configure(min_size=7, window="rows")
+            table.reconfigure(alpha=1.0, window="rows")
+        table.reconfigure(min_size=7, window="rows")
         with pytest.raises(SampleTimeout, match=r"MinSize\(7\)"):
             table.sample(1, timeout=0.01)
 
@@ -163,7 +163,7 @@ def test_names_that_are_not_there() -> None:
             lambda: table.rows([], window="thre"),
             lambda: table.update_priorities([], [], window="thre"),
             lambda: table.priorities([], window="thre"),
-            lambda: table.configure(window="thre"),
+            lambda: table.reconfigure(window="thre"),
             lambda: table.info(window="thre"),
         ):
             with pytest.raises(

@@ -146,9 +146,10 @@ void sample_batches(Stage& stage, std::shared_ptr<TableCore> table, std::uint32_
     const std::uint32_t n = 1 + random.below(48);
     bytes.resize(sampler.plan().offsets(n).back());
     SampleState state;
-    if (sampler.sample(n, bytes.data(), stream, done, &state) != SampleStatus::ok) {
+    Reservation held;
+    if (sampler.sample(n, bytes.data(), stream, done, &state, &held) != SampleStatus::ok) {
       if (stage.writing.load() == 0) break;
-      sampler.wait(sampler.begin_wait(), 2'000'000);
+      sampler.wait(sampler.begin_wait(), 2'000'000, state.status);
       continue;
     }
     check_batch(stage.shape, sampler.plan(), n, bytes.data(), true);
@@ -193,7 +194,7 @@ void look_after(Stage& stage, std::shared_ptr<TableCore> table, std::uint32_t tu
   std::uint64_t opened = 0;
   for (std::uint32_t turn = 0; turn < turns; ++turn, ++stage.upkeeps) {
     switch (random.below(8)) {
-      case 0: table->configure(0, 0.25 * (1 + random.below(4)), 0.4, random.below(2) == 0 ? 0.0 : 0.01, 1); break;
+      case 0: reconfigure(*table, 0.25 * (1 + random.below(4)), 0.4, random.below(2) == 0 ? 0.0 : 0.01); break;
       case 1: if (clear) table->clear(); break;
       case 2: EXPECT(table->steps() <= stage.shape.max_size, "more steps than max_size"); break;
       case 3: {

@@ -42,8 +42,9 @@ void work(Doomed& d, std::uint32_t turns) {
     d.feed->fill(1 + random.below(20));
     append_all(stage, *d.writer, *d.feed);
     SampleState state;
+    Reservation held;
     std::vector<std::uint64_t> keys;
-    if (d.sampler->sample(24, d.bytes.data(), 50, turn, &state) == SampleStatus::ok) {
+    if (d.sampler->sample(24, d.bytes.data(), 50, turn, &state, &held) == SampleStatus::ok) {
       check_batch(stage.shape, d.sampler->plan(), 24, d.bytes.data(), true);
       const auto* at = d.bytes.data() + d.sampler->plan().offsets(24)[d.sampler->plan().outputs.size()];
       keys.resize(24);
@@ -60,7 +61,7 @@ void work(Doomed& d, std::uint32_t turns) {
       if (error.code != ErrorCode::stale) throw;
     }
     if (turn % 4 == 0) d.table->info(0);
-    if (turn % 8 == 3) d.table->configure(0, 0.25 * (1 + random.below(4)), 0.4, 0.0, 1);
+    if (turn % 8 == 3) reconfigure(*d.table, 0.25 * (1 + random.below(4)), 0.4, 0.0);
     if (turn % 8 == 7) d.table->clear();
     d.sampler->wait(d.sampler->begin_wait(), 1000);
     if (turn % 8 == 5) d.writer->wait_space(1000);

@@ -75,8 +75,8 @@ TableSpec spec_of(const TableShape& shape, std::uint64_t seed) {
   }
   ViewSpec view;
   view.prioritized = shape.prioritized;
-  view.alpha = 0.6;
-  view.beta = 0.4;
+  view.chances.alpha = 0.6;
+  view.chances.beta = 0.4;
   if (shape.kind == Kind::episodes) {
     spec.links = true;
     view.steps_after = kSteps;

@@ -40,8 +40,9 @@ void count_stale(const TableShape& shape, const Options& options) {
     }
     expect_consistent(table, "after an update");
     SampleState state;
+    Reservation held;
     const auto n = static_cast<std::uint32_t>(keys.size());
-    if (sampler.sample(n, bytes.data(), 0, turn, &state) != SampleStatus::ok) continue;
+    if (sampler.sample(n, bytes.data(), 0, turn, &state, &held) != SampleStatus::ok) continue;
     check_batch(shape, sampler.plan(), n, bytes.data(), true);
     const auto* drawn = reinterpret_cast<const std::uint64_t*>(bytes.data() + sampler.plan().offsets(n)[sampler.plan().outputs.size()]);
     for (std::size_t i = random.below(2); i < keys.size(); i += 1 + random.below(2)) keys[i] = drawn[i];  // some stay, and grow stale

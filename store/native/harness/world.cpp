@@ -30,6 +30,14 @@ World::~World() {
 
 std::shared_ptr<Process> World::attach() const { return std::make_shared<Process>(segments_, control_fd_); }
 
+void reconfigure(TableCore& table, double alpha, double beta, double eps) {
+  for (;;) {
+    Settings wanted = table.settings_now();
+    wanted.views[0] = {alpha, eps, beta};
+    if (table.reconfigure(wanted)) return;
+  }
+}
+
 void expect_consistent(TableCore& table, const char* when) {
   const std::vector<std::string> wrong = table.verify();
   if (wrong.empty()) return;

@@ -34,6 +34,9 @@ inline void die(Process& process) {
   process.after_fork_in_child();
 }
 
+// Puts these in force, whatever others change meanwhile.
+void reconfigure(TableCore& table, double alpha, double beta, double eps);
+
 // Fatal, naming what disagrees, unless the table agrees with its re-computation.
 void expect_consistent(TableCore& table, const char* when);
 
