@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from conduit.values import real_number, whole_number
@@ -60,7 +61,7 @@ class Exponential:
         """Return the value for batch number `batch`."""
         if batch >= self.batches:
             return self.end
-        return self.start * (self.end / self.start) ** (batch / self.batches)
+        return self.start * math.pow(self.end / self.start, batch / self.batches)
 
 
 def _check(schedule: Linear | Exponential, least: float) -> None:

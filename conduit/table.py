@@ -339,18 +339,17 @@ class Table:
             raise ConfigError(f"{what} is not sampled by priority: it has no alpha, beta or eps to change")
         if beta is not None and isinstance(view.sampler, Prioritized) and isinstance(view.sampler.beta, Schedule):
             raise ConfigError(f"beta of table {self.name!r} follows {view.sampler.beta}: it cannot be set as well")
+        if isinstance(beta, Schedule):
+            raise ConfigError(f"beta is {beta}: a schedule is given to the sampler, at create_table")
         if max_times_sampled is not None and spec.max_times_sampled is None:
             raise ConfigError(f"table {self.name!r} was created without max_times_sampled: it does not count deliveries")
         self._check_writable()
         while True:
             settings = core.settings()
             chances = settings.view(view.index)
-            chosen = Prioritized(
-                chances.alpha if alpha is None else alpha,
-                chances.beta if beta is None else beta,
-                chances.eps if eps is None else eps,
-            )
-            chances.alpha, chances.beta, chances.eps = chosen.alpha, chosen.beta, chosen.eps
+            chances.alpha = real_number("alpha", chances.alpha if alpha is None else alpha, 0.0, 4.0)
+            chances.beta = real_number("beta", chances.beta if beta is None else beta, 0.0, 1.0)
+            chances.eps = real_number("eps", chances.eps if eps is None else eps, 0.0, 1e30)
             limiter = limiting.changed(
                 limiting.in_force(spec.limiter, settings), min_size=min_size, samples_per_insert=samples_per_insert,
                 error_buffer=error_buffer, queue_capacity=queue_capacity,

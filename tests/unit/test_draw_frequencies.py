@@ -89,7 +89,8 @@ def test_draws_without_replacement() -> None:
     """Each row at most once an epoch, exactly once if it was there all the while; labels as often as they are there."""
     counts = np.zeros(LABELS, np.int64)
     epochs: dict[int, list[int]] = {}  # rows of batches that lie within one
-    bounds: dict[int, tuple[int, int]] = {}  # appended: when its first batch had begun, before its last one
+    begun: dict[int, int] = {}  # how many rows had been appended after its first batch
+    ended: dict[int, int] = {}  # and after the batch that reached over its end
     crossing: dict[int, set[int]] = {}  # rows of the batch that reached into an epoch, by the epoch
     with fed(samplers.WithoutReplacement()) as table:
         n = 100
@@ -102,18 +103,17 @@ def test_draws_without_replacement() -> None:
             counts += np.bincount(batch["x"] % LABELS, minlength=LABELS)
             if after.epoch == before.epoch:
                 epochs.setdefault(after.epoch, []).extend(rows)
-                low, _ = bounds.get(after.epoch, (after.appended, 0))
-                bounds[after.epoch] = low, before.appended
+                begun.setdefault(after.epoch, after.appended)
             else:
                 crossing[after.epoch] = set(rows)
+                ended[before.epoch] = after.appended
             before = after
     whole = 0
     for epoch, rows in epochs.items():
         assert len(set(rows)) == len(rows)
         if epoch in crossing and epoch + 1 in crossing:
             whole += 1
-            low, high = bounds[epoch]
-            always = set(range(high - ROWS, low))  # in before the epoch's second batch, evicted after its last but one
+            always = set(range(ended[epoch] - ROWS, begun[epoch]))  # in before its second batch, not evicted at its end
             assert always <= set(rows) | crossing[epoch] | crossing[epoch + 1]
     assert whole > 100
     share = counts / DRAWS

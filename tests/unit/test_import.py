@@ -15,11 +15,15 @@ from conduit_store import errors
 HEAVY = ("torch", "ray", "cupy", "pyarrow", "gymnasium", "rich", "matplotlib", "pandas", "asyncio", "multiprocessing")
 PUBLIC = {
     "Batch", "BlockView", "Column", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics", "UpdateResult",
-    "DeviceBatch", "Loader", "LoaderMetrics", "VectorWriter", "Writer", "agents", "limiters", "samplers", "windows",
+    "DeviceBatch", "Loader", "LoaderMetrics", "VectorWriter", "Writer", "agents", "limiters", "removers", "samplers",
+    "schedules", "windows",
     "ConsumerMetrics", "Queue", "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "balance",
     *errors.__all__,
 }  # fmt: skip
-SETTINGS = {"limiters": {"MinSize"}, "samplers": {"Prioritized", "Sampler", "Uniform"},
+SETTINGS = {"limiters": {"Limiter", "MinSize", "QueueCapacity", "SampleToInsertRatio"},
+            "removers": {"Fifo", "Lifo", "LowestPriority", "Remover"},
+            "samplers": {"Fifo", "Lifo", "Prioritized", "Sampler", "Uniform", "WithoutReplacement"},
+            "schedules": {"Exponential", "Linear", "Schedule"},
             "windows": {"Episode", "FrameStack", "Hindsight", "NStep", "Row", "Sequence", "Transition",
                         "Window"}}  # fmt: skip
 

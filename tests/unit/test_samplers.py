@@ -225,6 +225,9 @@ def test_a_schedule_goes_on_in_another_process_and_after_a_loader() -> None:
         assert beta(table.sample(64)) == 5
         with pytest.raises(ConfigError, match=r"beta of table 't' follows Linear\(start=0\.0"):
             table.reconfigure(beta=0.5)
+        fixed = plain_table(store, 2, name="fixed", sampler=samplers.Prioritized())
+        with pytest.raises(ConfigError, match="a schedule is given to the sampler"):
+            fixed.reconfigure(beta=schedules.Linear(0, 1, 5))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
