@@ -169,8 +169,8 @@ def append_stopped(
         over = now.cursor + limiter.samples_per_insert - now.settings.high
         return AppendTimeout(
             f"{head}: {_ratio(limiter, now)} leaves {_number(now.cursor)}, at most {_number(now.settings.high)} may be "
-            f"left after an insert; {max(1, math.ceil(over - 1e-9)):,} more samples are needed. {tail}. Check that learners "
-            "sample, or raise error_buffer"
+            f"left after an insert; {max(1, math.ceil(over - 1e-9)):,} more samples are needed. {tail}. Check that "
+            "learners sample, or raise error_buffer"
         )
     return AppendTimeout(
         f"{head}: {limiter} is reached, {now.live_steps:,} rows wait to be sampled {now.settings.max_times:,} times "

@@ -80,9 +80,10 @@ def test_a_step_of_several_environments_goes_in_as_a_whole() -> None:
         table = episodes(store, 100, limiter=limiters.SampleToInsertRatio(1, min_size=4, error_buffer=4))
         zeros = {"reward": np.zeros(3, np.float32), "terminated": np.zeros(3, bool), "truncated": np.zeros(3, bool)}
         with vector_writer(table, 3, timeout=0.05) as writer:
-            for turn in range(2):
-                obs = np.arange(3) + 10 * turn
-                writer.append(obs=obs, action=obs, **zeros)
+            obs = np.arange(3)
+            writer.append(obs=obs, action=obs, **zeros)
+            obs = obs + 10
+            writer.append(obs=obs, action=obs, **zeros)
             with pytest.raises(AppendTimeout, match="0 of 3 rows are in"):
                 writer.append(obs=obs + 10, action=obs, **zeros)
             assert len(table) == 6
