@@ -18,7 +18,7 @@ CEILING = "ceiling"
 class Case:
     """One operation on one kind of row. `batch` in rows; `writers` in processes."""
 
-    op: str  # append | append-priorities | sample | update | sample-update | cross | memory | import
+    op: str  # append[-priorities] | sample[-update] | update | n-step | sequence | cross | memory | import
     workload: str
     prioritized: bool = True
     batch: int = 0
@@ -53,6 +53,7 @@ def all_cases() -> list[Case]:
         cases.append(Case("append-priorities", workload, True, 512))
         for prioritized in (True, False):
             cases += [Case("sample", workload, prioritized, n) for n in (32, 256, 1024)]
+        cases += [Case("n-step", workload, True, BATCH), Case("sequence", workload, True, 32)]
         cases += [Case("update", workload, True, BATCH), Case("sample-update", workload, True, BATCH)]
         cases += [Case("cross", workload, True, BATCH, writers) for writers in (1, 4)]
         cases.append(Case("memory", workload))
@@ -88,7 +89,7 @@ def choose(quick: bool, patterns: list[str]) -> list[Case]:
 
 def takes_part(driver: str, case: Case) -> bool:
     """Whether the library can do what the case asks for."""
-    if case.op == "memory":
+    if case.op in ("memory", "n-step", "sequence"):
         return driver == "conduit"
     if case.op == "import":
         return driver in ("conduit", "cpprb")

@@ -10,12 +10,15 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bench.workloads import Workload
+
+if TYPE_CHECKING:
+    from bench.window_cases import SequenceRows
 
 SOURCE = Path(__file__).with_name("ceilings.c")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
@@ -78,7 +81,7 @@ class _Table(ctypes.Structure):
 class BatchCeiling:
     """`steps` (of DRAW, GATHER, UPDATE) of `batch` rows out of `n_rows`, with a tree over `capacity` leaves."""
 
-    def __init__(self, workload: Workload, capacity: int, n_rows: int, batch: int, steps: int) -> None:
+    def __init__(self, workload: Workload | SequenceRows, capacity: int, n_rows: int, batch: int, steps: int) -> None:
         self.what, self.batch, self.steps = WHAT[steps], batch, steps
         self.measure = library().measure_batch
         self.measure.restype = None

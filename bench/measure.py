@@ -39,6 +39,10 @@ def build(driver: str, case: Case) -> Measurement:
         from bench.imports import ImportCase
 
         return ImportCase(IMPORTS[driver])
+    if case.op in ("n-step", "sequence"):
+        from bench.window_cases import WindowCase
+
+        return WindowCase(case)
     return SingleCase(load(driver), case)
 
 
@@ -108,7 +112,15 @@ class Ceiling:
             self.ceiling = CopyCeiling(rows, rows.ring, batch)
             return
         drawn = DRAW if case.prioritized else 0
-        steps = {"sample": drawn | GATHER, "update": UPDATE}.get(case.op, DRAW | GATHER | UPDATE)
+        draws = drawn | GATHER
+        steps = {"sample": draws, "n-step": draws, "update": UPDATE}.get(case.op, DRAW | GATHER | UPDATE)
+        if case.op == "sequence":
+            from bench.window_cases import SequenceRows
+
+            sequences = SequenceRows(rows)
+            n = rows.filled * rows.row_bytes // 2 // sequences.row_bytes  # as many bytes as the steps have
+            self.ceiling = BatchCeiling(sequences, n, n, batch, drawn | GATHER)
+            return
         capacity, filled = (rows.shared, rows.shared) if case.op == "cross" else (rows.capacity, rows.filled)
         self.ceiling = BatchCeiling(rows, capacity, filled, batch, steps)
 

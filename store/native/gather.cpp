@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t kProgressBytes = 1 << 20;  // copied between two signs of life of a reader
 constexpr std::uint32_t kAhead = 12;               // rows prefetched ahead of the copy
+constexpr std::uint64_t kSmallRun = 64;            // bytes of a run that are asked for before the first copy
 
 template <std::size_t kBytes>
 void copy_small(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::byte* out) {
@@ -81,6 +82,13 @@ bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* o
     const std::uint64_t offset = t.columns()[output.column].block_offset;
     const Cursor* from = rows_.data() + (output.source == Source::successor ? n : 0);
     for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + offset + from[i].row * output.row_bytes);
+  }
+  for (const Output& output : plan_.outputs) {
+    if (output.source != Source::sequence) continue;
+    const Column& column = t.columns()[output.column];
+    for (const CopyRun& run : sequence_runs_) {
+      if (run.base != nullptr && run.n * column.row_bytes <= kSmallRun) prefetch_row(run.base + column.block_offset + run.row * column.row_bytes, run.n * column.row_bytes);
+    }
   }
   since_ = 0;
   for (std::size_t k = 0; k < plan_.outputs.size(); ++k) {

@@ -14,7 +14,7 @@
 
 namespace conduit {
 
-// Rows of one append or delivery that lie in one block: n from `row` on.
+// Rows of one block, one after the other: n from `row` on.
 struct Placed {
   std::uint32_t block, row, n;
 };

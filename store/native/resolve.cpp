@@ -8,7 +8,8 @@
 namespace conduit {
 namespace {
 
-constexpr std::uint32_t kAhead = 12;  // rows whose links are prefetched
+constexpr std::uint32_t kAhead = 12;   // rows whose links are prefetched
+constexpr std::uint32_t kLinks = 128;  // of which at most so many are, each way
 
 }  // namespace
 
@@ -31,8 +32,11 @@ void Sampler::resolve(std::uint32_t n, const std::uint32_t* slots) {
   for (const Output& output : plan_.outputs) {
     if (output.source == Source::n_step_sum) reward = &t.columns()[output.column];
   }
+  for (std::uint32_t i = 0; sequences_ && i < std::min(n, kAhead); ++i) prefetch_links(slots[i]);
   for (std::uint32_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) {
+    if (i + kAhead < n && sequences_) {
+      prefetch_links(slots[i + kAhead]);
+    } else if (i + kAhead < n) {
       __builtin_prefetch(&t.next_[slots[i + kAhead]]);
       __builtin_prefetch(&t.flags_[slots[i + kAhead]]);
       if (reward != nullptr) __builtin_prefetch(address(slots[i + kAhead], *reward));
@@ -48,6 +52,14 @@ void Sampler::resolve(std::uint32_t n, const std::uint32_t* slots) {
     if (after_) resolve_after(i, slots[i]);
     if (goals_) resolve_goal(i, slots[i]);
   }
+}
+
+// What the walk of a sequence will most likely read.
+void Sampler::prefetch_links(std::uint32_t slot) const {
+  const std::uint32_t before = std::min(std::min(plan_.before, kLinks), slot), steps = std::min(plan_.steps, kLinks);
+  for (std::uint32_t k = 0; k <= before; k += 16) __builtin_prefetch(&table_->prev_[slot - k]);
+  for (std::uint32_t k = 0; k <= steps; k += 16) __builtin_prefetch(&table_->next_[slot + k]);
+  for (std::uint32_t k = 0; k <= before + steps; k += 64) __builtin_prefetch(&table_->flags_[slot - before + k]);
 }
 
 // Walks the m steps of one window, up to the episode's end or the plan's n; returns the row after them.
@@ -80,10 +92,11 @@ std::uint32_t Sampler::resolve_steps(std::uint32_t i, std::uint32_t slot, const 
   return at;
 }
 
-void Sampler::append_runs(const std::vector<Run>& found, std::vector<CopyRun>& runs) const {
-  for (const Run& run : found) {
+void Sampler::append_runs(const std::vector<StepRun>& found, std::vector<CopyRun>& runs) const {
+  for (const StepRun& run : found) {
     const Cursor at = locate(run.first);
-    runs.push_back({at.base, at.row, run.n});
+    if (&run != &found.front() && runs.back().base == at.base && runs.back().row + runs.back().n == at.row) runs.back().n += run.n;
+    else runs.push_back({at.base, at.row, run.n});
   }
 }
 

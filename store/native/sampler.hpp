@@ -73,7 +73,8 @@ class Sampler {
   void resolve_stack(std::uint32_t slot, std::vector<CopyRun>& runs);
   void resolve_after(std::uint32_t i, std::uint32_t slot);
   void resolve_goal(std::uint32_t i, std::uint32_t slot);
-  void append_runs(const std::vector<Run>& found, std::vector<CopyRun>& runs) const;
+  void prefetch_links(std::uint32_t slot) const;
+  void append_runs(const std::vector<StepRun>& found, std::vector<CopyRun>& runs) const;
   Cursor locate(std::uint32_t slot) const {
     const std::uint32_t block = table_->block_of(slot);
     return {table_->block_data(block), slot - block * table_->shared().rows_per_block};
@@ -97,7 +98,7 @@ class Sampler {
   std::vector<Cursor> firsts_;     // of each window's first row
   std::vector<Cursor> goal_rows_;  // of each row with another goal
   std::vector<CopyRun> sequence_runs_, stack_runs_, next_stack_runs_, after_runs_;
-  std::vector<Run> found_;         // scratch of one window
+  std::vector<StepRun> found_;     // scratch of one window
   std::vector<double> draws_, goal_draws_;
   std::vector<std::uint32_t> slots_, spent_;
   std::uint64_t since_ = 0;        // bytes copied since the last sign of life

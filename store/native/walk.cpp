@@ -4,7 +4,7 @@ namespace conduit {
 
 // Rows of one writer and one environment lie one after the other: such runs are recognised by counting, so that a step does
 // not have to wait for the link that the one before it loaded.
-Steps Walk::forward(std::uint32_t slot, std::uint32_t most, bool last_step, std::vector<Run>& runs) const {
+Steps Walk::forward(std::uint32_t slot, std::uint32_t most, bool last_step, std::vector<StepRun>& runs) const {
   const std::uint32_t rows = t_.shared().rows_per_block;
   Steps found{0, slot, slot};
   for (std::uint32_t at = slot;;) {
@@ -25,13 +25,13 @@ Steps Walk::forward(std::uint32_t slot, std::uint32_t most, bool last_step, std:
     found.after = found.last;
     --found.n;
     if (--runs.back().n == 0) runs.pop_back();
-    const Run& run = runs.back();
+    const StepRun& run = runs.back();
     found.last = run.first + run.n - 1;
   }
   return found;
 }
 
-std::uint32_t Walk::backward(std::uint32_t slot, std::uint32_t most, std::vector<Run>& runs) {
+std::uint32_t Walk::backward(std::uint32_t slot, std::uint32_t most, std::vector<StepRun>& runs) {
   const std::uint32_t rows = t_.shared().rows_per_block;
   back_.clear();
   std::uint32_t n = 0;

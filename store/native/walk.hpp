@@ -13,7 +13,7 @@
 namespace conduit {
 
 // Rows that lie one after the other: `n` from slot `first` on, of one block. kNoRow: there are none, their place is zeros.
-struct Run {
+struct StepRun {
   std::uint32_t first, n;
 };
 
@@ -29,9 +29,9 @@ class Walk {
   explicit Walk(const TableCore& table) : t_(table) {}
 
   // Appends the runs of the steps. With `last_step` a step counts though no row follows it.
-  Steps forward(std::uint32_t slot, std::uint32_t most, bool last_step, std::vector<Run>& runs) const;
+  Steps forward(std::uint32_t slot, std::uint32_t most, bool last_step, std::vector<StepRun>& runs) const;
   // Appends the runs of the `most` rows before `slot`, or as many as its episode has; returns how many.
-  std::uint32_t backward(std::uint32_t slot, std::uint32_t most, std::vector<Run>& runs);
+  std::uint32_t backward(std::uint32_t slot, std::uint32_t most, std::vector<StepRun>& runs);
   // Rows of the episode after `slot`, its final observation too.
   std::uint32_t remaining(std::uint32_t slot) const;
   std::uint32_t advanced(std::uint32_t slot, std::uint32_t n) const;
@@ -40,7 +40,7 @@ class Walk {
 
  private:
   const TableCore& t_;
-  std::vector<Run> back_;
+  std::vector<StepRun> back_;
 };
 
 }  // namespace conduit

@@ -52,7 +52,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.rows: list[Row] = []  # in the order of their publication
         self.out: list[Out] = []
         self.version = 0
-        self.stale = dict.fromkeys(CONSUMERS, 0)
+        self.stale: dict[str, int] = dict.fromkeys(CONSUMERS, 0)
 
     @initialize(max_size=st.integers(GROUP, 40), staleness=st.integers(0, 2))
     def create(self, max_size: int, staleness: int) -> None:

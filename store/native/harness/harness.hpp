@@ -28,6 +28,7 @@ std::vector<Scenario> unit_scenarios();
 std::vector<Scenario> stress_scenarios();
 std::vector<Scenario> special_scenarios();
 std::vector<Scenario> loader_scenarios();
+std::vector<Scenario> queue_scenarios();
 std::vector<Scenario> recovery_scenarios();
 
 [[noreturn, gnu::format(printf, 1, 2)]] void fatal(const char* format, ...);

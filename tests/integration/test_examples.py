@@ -1,0 +1,54 @@
+"""The short examples as a user runs them, with nothing left behind; dqn.py has tests of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+for extra in ("torch", "gymnasium"):
+    pytest.importorskip(extra)
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def start(folder: Path, *command: str) -> subprocess.Popen[str]:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, str(EXAMPLES / command[0]), *command[1:]],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CONDUIT_RUNTIME_DIR": str(folder)},
+    )
+
+
+def finish(folder: Path, process: subprocess.Popen[str]) -> tuple[int, str]:
+    out, error = process.communicate(timeout=300)
+    assert error == ""
+    assert list(folder.glob("*.sock")) == []
+    return process.returncode, out
+
+
+def test_her_learns_and_does_not_without_hindsight(tmp_path: Path) -> None:
+    """One process, seeded: the same run every time."""
+    status, out = finish(tmp_path / "a", start(tmp_path / "a", "her.py", "--bits=10", "--rounds=60"))
+    assert status == 0, out
+    status, out = finish(tmp_path / "b", start(tmp_path / "b", "her.py", "--bits=10", "--rounds=60", "--ratio=0"))
+    assert status == 1, out
+    assert " 960 episodes" in out
+
+
+def test_r2d2_runs(tmp_path: Path) -> None:
+    status, out = finish(tmp_path / "a", start(tmp_path / "a", "r2d2_windows.py", "--corridor=3", "--rounds=40"))
+    assert status == 0, out
+
+
+def test_ppo_makes_a_few_updates(tmp_path: Path) -> None:
+    status, out = finish(tmp_path / "a", start(tmp_path / "a", "ppo_queue.py", "--updates=5"))
+    assert status == 1, out
+    assert "update   5   10,240 steps" in out
+    assert "not solved" in out
