@@ -139,8 +139,8 @@ class Table:
         For episodes the rows are consecutive steps of one environment; where one is terminated or truncated,
         `next_obs` (of all n rows; only those of the ends are stored) must be among the columns. An episode
         that has not ended goes on with the next call from this process.
-        Waits up to `timeout` seconds for space and for the limiter, which lets rows in piece by piece. Returns n. Nothing is
-        appended if it raises, but for AppendTimeout and LockTimeout, whose messages say how many rows are in.
+        Waits up to `timeout` seconds for space and for the limiter, which lets rows in piece by piece. Returns n.
+        Nothing is appended if it raises, but for AppendTimeout and LockTimeout, whose messages say how many are in.
 
         Raises:
             MissingColumn, UnknownColumn, ShapeMismatch, DtypeMismatch, ValueOutOfRange: see Schema.
@@ -334,7 +334,7 @@ class Table:
             what = f"table {self.name!r}" if window is None else f"window {view.name!r} of table {self.name!r}"
             raise ConfigError(f"{what} is sampled uniformly: it has no alpha, beta or eps to change")
         if max_times_sampled is not None and spec.max_times_sampled is None:
-            raise ConfigError(f"table {self.name!r} was created without max_times_sampled: it does not count deliveries")
+            raise ConfigError(f"table {self.name!r} was created without max_times_sampled: it counts no deliveries")
         self._check_writable()
         while True:
             settings = core.settings()

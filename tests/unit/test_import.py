@@ -19,7 +19,8 @@ PUBLIC = {
     "ConsumerMetrics", "Queue", "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "balance",
     *errors.__all__,
 }  # fmt: skip
-SETTINGS = {"limiters": {"MinSize"}, "samplers": {"Prioritized", "Sampler", "Uniform"},
+SETTINGS = {"limiters": {"Limiter", "MinSize", "QueueCapacity", "SampleToInsertRatio"},
+            "samplers": {"Prioritized", "Sampler", "Uniform"},
             "windows": {"Episode", "FrameStack", "Hindsight", "NStep", "Row", "Sequence", "Transition",
                         "Window"}}  # fmt: skip
 
