@@ -2,9 +2,9 @@
 
     python -m bench.handovers [--seconds 2] [--rounds 5]
 
-A round trip is two hand-overs, each to a process that sleeps. `limiter/rows`: a sampler waits for an append. `limiter/room`:
-an append waits for a sample. Both go through tables with SampleToInsertRatio(1, error_buffer=1). `futex`: two words and the
-system calls, in C. One JSON line each: microseconds of a round trip, the median of every round.
+A round trip is two hand-overs, each to a process that waits. `limiter/rows`: a sampler waits for an append.
+`limiter/room`: an append waits for a sample. Both go through tables with SampleToInsertRatio(1, error_buffer=1).
+`futex`: two words and the system calls, in C. One JSON line each: microseconds of a round trip, medians.
 """
 
 from __future__ import annotations

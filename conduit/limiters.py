@@ -73,8 +73,8 @@ class SampleToInsertRatio:
         if self.error_buffer < least:
             raise ConfigError(
                 f"SampleToInsertRatio({self.samples_per_insert:g}) with error_buffer={self.error_buffer:g} could let "
-                f"nobody through: an insert moves the cursor by {self.samples_per_insert:g} and a sample by 1 at least. "
-                f"Give an error_buffer of {least:g} or more, or none"
+                f"nobody through: an insert moves the cursor by {self.samples_per_insert:g} and a sample by 1 at "
+                f"least. Give an error_buffer of {least:g} or more, or none"
             )
 
     def __str__(self) -> str:

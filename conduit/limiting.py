@@ -40,8 +40,8 @@ def check(limiter: Limiter, max_size: int, max_times: int | None, name: str) -> 
         max_times = whole_number("max_times_sampled", max_times, 1, _MAX_TIMES)
     if limiter.min_size > max_size:
         raise ConfigError(
-            f"{limiter} can never let anybody sample: its min_size is more than the {max_size} rows that table {name!r} "
-            "holds at most"
+            f"{limiter} can never let anybody sample: its min_size is more than the {max_size} rows that table "
+            f"{name!r} holds at most"
         )
     if isinstance(limiter, QueueCapacity):
         if max_times is None:
@@ -96,7 +96,8 @@ def changed(
         ConfigError: a number that this limiter does not have, or that is not allowed.
     """
     if isinstance(limiter, MinSize):
-        _refuse(limiter, samples_per_insert=samples_per_insert, error_buffer=error_buffer, queue_capacity=queue_capacity)
+        _refuse(limiter, samples_per_insert=samples_per_insert, error_buffer=error_buffer)
+        _refuse(limiter, queue_capacity=queue_capacity)
         return limiter if min_size is None else MinSize(whole_number("min_size", min_size, 1, 1 << 28))
     if isinstance(limiter, QueueCapacity):
         _refuse(limiter, samples_per_insert=samples_per_insert, error_buffer=error_buffer, min_size=min_size)
@@ -139,8 +140,8 @@ def sample_refused(
         kept = "" if low == 0 else f" and {_number(low)} is the least that may be left"
         more = max(1, math.ceil((n - (now.cursor - low)) / limiter.samples_per_insert - 1e-9))
         return SampleTimeout(
-            f"{head}: {_ratio(limiter, now)} leaves {_number(now.cursor)}, {n:,} asked{kept}; {more:,} more inserts are "
-            f"needed{f'. {now.reserved:,} samples are on their way to readers' if now.reserved else ''}"
+            f"{head}: {_ratio(limiter, now)} leaves {_number(now.cursor)}, {n:,} asked{kept}; {more:,} more inserts "
+            f"are needed{f'. {now.reserved:,} samples are on their way to readers' if now.reserved else ''}"
         )
     if state.status == _USED_UP:
         return SampleTimeout(
@@ -172,13 +173,13 @@ def append_stopped(
     if isinstance(limiter, SampleToInsertRatio):
         over = now.cursor + limiter.samples_per_insert - now.settings.high
         return AppendTimeout(
-            f"{head}: {_ratio(limiter, now)} leaves {_number(now.cursor)}, at most {_number(now.settings.high)} may be left "
-            f"after an insert; {max(1, math.ceil(over - 1e-9)):,} more samples are needed. {tail}. Check that learners "
-            "sample, or raise error_buffer"
+            f"{head}: {_ratio(limiter, now)} leaves {_number(now.cursor)}, at most {_number(now.settings.high)} may be "
+            f"left after an insert; {max(1, math.ceil(over - 1e-9)):,} more samples are needed. {tail}. Check that "
+            "learners sample, or raise error_buffer"
         )
     return AppendTimeout(
-        f"{head}: {limiter} is reached, {now.live_steps:,} rows wait to be sampled {now.settings.max_times:,} times each. "
-        f"{tail}. Check that learners sample, or raise the capacity"
+        f"{head}: {limiter} is reached, {now.live_steps:,} rows wait to be sampled {now.settings.max_times:,} times "
+        f"each. {tail}. Check that learners sample, or raise the capacity"
     )
 
 
@@ -194,8 +195,8 @@ def _never(limiter: Limiter, n: int) -> str:
         ratio, buffer = _number(limiter.samples_per_insert), _number(limiter.error_buffer)
         return (
             f"the cursor of SampleToInsertRatio({ratio}, error_buffer={buffer}) moves within "
-            f"{_number(2 * limiter.error_buffer)}, and both {n:,} and the other side's next step must fit in that. Raise "
-            "error_buffer or ask for fewer"
+            f"{_number(2 * limiter.error_buffer)}, and both {n:,} and the other side's next step must fit in that. "
+            "Raise error_buffer or ask for fewer"
         )
     return f"{limiter} and max_size hold fewer rows. Ask for fewer"
 

@@ -194,8 +194,8 @@ class _Pipeline:
             )
         if reader.counted and settings.max_priority_drift is not None:
             raise ConfigError(
-                "max_priority_drift means that batches are drawn again, and a table with max_times_sampled has counted the "
-                "rows of the first draw: leave it out"
+                "max_priority_drift means that batches are drawn again, and a table with max_times_sampled has counted "
+                "the rows of the first draw: leave it out"
             )
         self._settings = settings
         self._transform = settings.transform

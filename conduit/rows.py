@@ -99,8 +99,8 @@ def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, don
         if count
     )
     return AppendTimeout(
-        f"no free block in table {name!r} within {timeout} s: blocks {held or 'all open'}{f' (pid {pid})' if held else ''}, "
-        f"of {layout.blocks} ({size}). {done} of {n} rows are in. "
+        f"no free block in table {name!r} within {timeout} s: blocks {held or 'all open'}"
+        f"{f' (pid {pid})' if held else ''}, of {layout.blocks} ({size}). {done} of {n} rows are in. "
         "Release views sooner, or raise max_size or max_writers"
     )
 

@@ -211,9 +211,9 @@ class Store:
         `max_writers`: how many writers are expected at a time. More are let in, but their open blocks then push
         old rows out early. `mean_episode_length`: episodes keep one final observation each; shorter ones than
         this push old rows out early too. `evicted_early` in the metrics counts such rows.
-        `limiter`: MinSize(1) if None. `max_times_sampled`: a row leaves once it has been drawn so often, counted where it is
-        drawn: what a killed reader or a closed loader had drawn and not delivered is lost. Such a table keeps room for
-        twice its rows, since memory comes back by block.
+        `limiter`: MinSize(1) if None. `max_times_sampled`: a row leaves once it has been drawn so often, counted where
+        it is drawn: what a killed reader or a closed loader had drawn and not delivered is lost. Such a table keeps
+        room for twice its rows, since memory comes back by block.
         `seed`: of all draws. `exist_ok`: return the table if it is there with the very same settings.
 
         Raises:

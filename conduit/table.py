@@ -141,8 +141,8 @@ class Table:
         For episodes the rows are consecutive steps of one environment; where one is terminated or truncated,
         `next_obs` (of all n rows; only those of the ends are stored) must be among the columns. An episode
         that has not ended goes on with the next call from this process.
-        Waits up to `timeout` seconds for space and for the limiter, which lets rows in piece by piece. Returns n. Nothing is
-        appended if it raises, but for AppendTimeout and LockTimeout, whose messages say how many rows are in.
+        Waits up to `timeout` seconds for space and for the limiter, which lets rows in piece by piece. Returns n.
+        Nothing is appended if it raises, but for AppendTimeout and LockTimeout, whose messages say how many are in.
 
         Raises:
             MissingColumn, UnknownColumn, ShapeMismatch, DtypeMismatch, ValueOutOfRange: see Schema.
@@ -342,7 +342,7 @@ class Table:
         if isinstance(beta, Schedule):
             raise ConfigError(f"beta is {beta}: a schedule is given to the sampler, at create_table")
         if max_times_sampled is not None and spec.max_times_sampled is None:
-            raise ConfigError(f"table {self.name!r} was created without max_times_sampled: it does not count deliveries")
+            raise ConfigError(f"table {self.name!r} was created without max_times_sampled: it counts no deliveries")
         self._check_writable()
         while True:
             settings = core.settings()
@@ -406,10 +406,11 @@ class Table:
         """Return how a number is spread over the live rows: `counts` int64 (bins,), `edges` float64 (bins + 1,).
 
         `what`: "priority" as given (of `window`, as in `sample`), "age" (rows appended since, in eviction order),
-        "times_sampled" (where the table counts it), or a column of single numbers. `bins`: how many equal ones between the least and the largest, or their edges.
+        "times_sampled" (where the table counts it), or a column of single numbers. `bins`: how many equal ones between
+        the least and the largest, or their edges.
         Rows whose number is not finite are left out: a priority that was not given is not known before the row's
         window is complete. Final observations are no rows. A copy of the numbers is made: the table's lock is held
-        for about a millisecond a million rows, all else takes about ten and holds up nobody.
+        for some milliseconds a million rows, all else holds up nobody.
 
         Example:
             >>> counts, edges = table.histogram("age", bins=10)

@@ -39,8 +39,8 @@ def plan(
 
     Beside the rows themselves there is room for one open block a writer and one block that is half evicted,
     together at most 1/24 of a table, and, for episodes, for one final observation every `mean_episode_length`
-    steps. `holes`: rows also leave in the middle of a block, which gives its memory back when the last has left: room for
-    twice the rows.
+    steps. `holes`: rows also leave in the middle of a block, which gives its memory back when the last has left: room
+    for twice the rows.
 
     Raises:
         ConfigError: a number that is not positive.

@@ -48,7 +48,8 @@ def test_an_append_to_a_full_store_times_out_and_goes_on_when_there_is_room() ->
                 writer.append(**row(value))  # what the pins leave
             extra = [table.block(block) for block in table._native.live_blocks() if block not in held]
             began = time.monotonic()
-            with pytest.raises(AppendTimeout, match=r"blocks \d pinned by zero-copy views \(pid \d+\), of 6 \(30\.0 MiB\)") as full:
+            said = r"blocks \d pinned by zero-copy views \(pid \d+\), of 6 \(30\.0 MiB\)"
+            with pytest.raises(AppendTimeout, match=said) as full:
                 writer.append(**row(9))
             assert 2.0 <= time.monotonic() - began < 3.0
             assert "0 of 1 rows are in" in str(full.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -32,6 +33,10 @@ def sample_until_refused(name: str) -> tuple[int, float]:
     raise AssertionError("nobody stopped it")
 
 
+def _here(function: Callable[[str], tuple[int, float]], name: str) -> tuple[int, float]:
+    return function(name)
+
+
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "another process"])
 def test_exactly_three_more_samples_and_one_insert_allows_two(elsewhere: bool) -> None:
     with fresh_store() as store, worker() as other:
@@ -39,7 +44,7 @@ def test_exactly_three_more_samples_and_one_insert_allows_two(elsewhere: bool) -
         info = table.info()
         assert (info.rows, info.limiter_inserts, info.limiter_samples, info.limiter_cursor) == (5, 5, 7, 3.0)
         for expected in (3, 0):
-            done, waited = other.call(sample_until_refused, store.name) if elsewhere else sample_until_refused(store.name)
+            done, waited = (other.call if elsewhere else _here)(sample_until_refused, store.name)
             assert done == expected
             assert 1.0 <= waited < 1.5
         with pytest.raises(SampleTimeout, match=r"5 inserted x 2 - 10 sampled leaves 0, 1 asked; 1 more inserts"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import conduit
@@ -30,17 +31,11 @@ class Limited(Role):
                 self._append(which)
             except AppendTimeout:
                 break
-        try:
-            batch = self.tables[which].sample(self.chance.randint(1, 3), timeout=0.003)
-            _expect(rows.batch_faults(batch))
-        except SampleTimeout:
-            pass
+        with suppress(SampleTimeout):
+            _expect(rows.batch_faults(self.tables[which].sample(self.chance.randint(1, 3), timeout=0.003)))
         if self.count % 6 == 0:  # what a loader has prepared and does not hand over comes back
-            with self.tables[0].loader(2, prefetch=2, timeout=0.003) as loader:
-                try:
-                    _expect(rows.batch_faults(loader.next()))
-                except SampleTimeout:
-                    pass
+            with self.tables[0].loader(2, prefetch=2, timeout=0.003) as loader, suppress(SampleTimeout):
+                _expect(rows.batch_faults(loader.next()))
 
     def _append(self, which: int) -> None:
         columns = rows.plain_rows(self.writer_id, self.next, 1)

@@ -1,5 +1,5 @@
-"""Deaths under limiters: what the dead had reserved comes back, what it had not published was never inserted, and nobody
-who waits waits for the dead."""
+"""Deaths under limiters: what the dead had reserved comes back, what it had not published was never inserted, "
+"and nobody who waits waits for the dead."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ SAMPLE = HEAD + "table.sample(3)\n"
 PREPARE = HEAD + "loader = table.loader(3, prefetch=2)\nwhile True:\n    loader.next()\n"
 INSERT = HEAD + "table.writer().append(x=99)\n"
 RECONFIGURE = HEAD + "table.reconfigure(alpha=0.5, eps=3.0, min_size=2, samples_per_insert=2, error_buffer=50)\n"
+_PRINT_ONE = """
+import sys
+import conduit
+print(conduit.Store.attach(sys.argv[1])["t"].sample(1)["x"])
+"""
 
 
 def ratio_table(store: object, buffer: float | None = None, **options: object) -> Table:
@@ -37,8 +42,10 @@ def ratio_table(store: object, buffer: float | None = None, **options: object) -
 
 @pytest.mark.parametrize(
     ("point", "counted"),
-    [("draw_locked", 0), ("limiter_taken", 0), ("draw_done", 0), ("gather_begin", 0), ("gather_end", 0)]
-    + [("reader_left", 0), ("limiter_delivered", 3)],
+    [
+        *(("draw_locked", 0), ("limiter_taken", 0), ("draw_done", 0), ("gather_begin", 0), ("gather_end", 0)),
+        *(("reader_left", 0), ("limiter_delivered", 3)),
+    ],
 )
 def test_a_sample_of_the_dead_counts_only_if_it_was_delivered(point: str, counted: int) -> None:
     with fresh_store() as store:
@@ -67,8 +74,10 @@ def test_batches_that_a_dead_loader_had_prepared_come_back(point: str) -> None:
 
 @pytest.mark.parametrize(
     ("point", "rows"),
-    [("append_row_written", 4), ("append_before_publish", 4), ("insert_locked", 4), ("insert_published", 5)]
-    + [("append_published", 5)],
+    [
+        *(("append_row_written", 4), ("append_before_publish", 4), ("insert_locked", 4)),
+        *(("insert_published", 5), ("append_published", 5)),
+    ],
 )
 def test_a_dead_writer_has_inserted_what_it_published(point: str, rows: int) -> None:
     with fresh_store() as store:
@@ -83,8 +92,10 @@ def test_a_dead_writer_has_inserted_what_it_published(point: str, rows: int) -> 
 
 @pytest.mark.parametrize(
     ("point", "new"),
-    [("configure_marked", False), ("settings_written", False), ("settings_switched", True), ("configure_leaf", True)]
-    + [("configure_leaves", True), ("configure_done", True)],
+    [
+        *(("configure_marked", False), ("settings_written", False), ("settings_switched", True)),
+        *(("configure_leaf", True), ("configure_leaves", True), ("configure_done", True)),
+    ],
 )
 def test_a_change_of_settings_is_whole_or_not_at_all(point: str, new: bool) -> None:
     with fresh_store() as store:
@@ -166,7 +177,7 @@ def test_a_sampler_goes_on_though_the_writer_died_before_waking_it() -> None:
         table = ratio_table(store, buffer=5)
         for _ in range(2):
             child = subprocess.Popen(
-                [sys.executable, "-c", f"import conduit\nprint(conduit.Store.attach({store.name!r})['t'].sample(1)['x'])"],
+                [sys.executable, "-c", _PRINT_ONE, store.name],
                 cwd=ROOT, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
             while table.info().sample_wait_s == 0:

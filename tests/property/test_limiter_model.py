@@ -1,4 +1,4 @@
-"""A table with a limiter beside a plain model of it: inserts, samples, discards, deaths of nobody, changes at run time."""
+"""A table with a limiter beside a plain model of it: inserts, samples, discards, changes at run time."""
 
 from __future__ import annotations
 

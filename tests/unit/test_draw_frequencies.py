@@ -81,7 +81,7 @@ def test_draws_by_mass(kind: str) -> None:
             if isinstance(sampler, samplers.Prioritized):
                 least = chance[label].min() if sampler.normaliser == "batch" else chance.min()
                 np.testing.assert_allclose(batch.weights, (least / chance[label]) ** 0.4, rtol=1e-6)
-    for count, p in zip(counts, chance, strict=True):
+    for count, p in zip(counts.tolist(), chance.tolist(), strict=True):
         assert in_sigma(count, DRAWS, p), (counts, chance)
 
 

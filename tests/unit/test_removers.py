@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from tests.worker import worker
 BOTH = [removers.Lifo(), removers.LowestPriority()]
 
 
-def slots(store: Store, max_size: int, remover: removers.Remover, **options: object) -> Table:
+def slots(store: Store, max_size: int, remover: removers.Remover, **options: Any) -> Table:
     options.setdefault("sampler", samplers.Fifo())
     return plain_table(store, max_size, remover=remover, **options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ ONCE = samplers.WithoutReplacement()
 DISTINCT = [ONCE, samplers.Fifo(), samplers.Lifo()]
 
 
-def table_of(store: Store, n: int, sampler: samplers.Sampler, max_size: int = 100, **options: object) -> Table:
+def table_of(store: Store, n: int, sampler: samplers.Sampler, max_size: int = 100, **options: Any) -> Table:
     table = plain_table(store, max_size, sampler=sampler, **options)
     table.extend({"x": np.arange(n)})
     return table

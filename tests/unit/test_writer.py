@@ -198,7 +198,8 @@ def test_an_append_that_times_out_can_be_tried_again() -> None:
         with scalar_writer(table, timeout=0.02) as writer:
             number, pins = all_pinned(table, writer, "")
             for _ in range(2):
-                with pytest.raises(AppendTimeout, match=r"pinned by zero-copy views \(pid \d+\), of \d+ \([\d.]+ KiB\)\. 0 of 1 rows are in"):
+                said = r"pinned by zero-copy views \(pid \d+\), of \d+ \([\d.]+ KiB\)\. 0 of 1 rows are in"
+                with pytest.raises(AppendTimeout, match=said):
                     step(writer, number, 1.0, "terminated")
             pins.clear()
             step(writer, number, 1.0, "terminated")
