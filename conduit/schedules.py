@@ -60,7 +60,7 @@ class Exponential:
         """Return the value for batch number `batch`."""
         if batch >= self.batches:
             return self.end
-        return self.start * (self.end / self.start) ** (batch / self.batches)
+        return self.start * float((self.end / self.start) ** (batch / self.batches))
 
 
 def _check(schedule: Linear | Exponential, least: float) -> None:

@@ -350,6 +350,7 @@ class Table:
                 chances.beta if beta is None else beta,
                 chances.eps if eps is None else eps,
             )
+            assert isinstance(chosen.beta, float)
             chances.alpha, chances.beta, chances.eps = chosen.alpha, chosen.beta, chosen.eps
             limiter = limiting.changed(
                 limiting.in_force(spec.limiter, settings), min_size=min_size, samples_per_insert=samples_per_insert,
@@ -407,7 +408,8 @@ class Table:
         """Return how a number is spread over the live rows: `counts` int64 (bins,), `edges` float64 (bins + 1,).
 
         `what`: "priority" as given (of `window`, as in `sample`), "age" (rows appended since, in eviction order),
-        "times_sampled" (where the table counts it), or a column of single numbers. `bins`: how many equal ones between the least and the largest, or their edges.
+        "times_sampled" (where the table counts it), or a column of single numbers. `bins`: how many equal ones
+        between the least and the largest, or their edges.
         Rows whose number is not finite are left out: a priority that was not given is not known before the row's
         window is complete. Final observations are no rows. A copy of the numbers is made: the table's lock is held
         for about a millisecond a million rows, all else takes about ten and holds up nobody.
