@@ -67,7 +67,7 @@ def _values(core: native.Table, spec: TableSpec, what: str, view: View) -> npt.N
         return np.frombuffer(core.scan(view.index, _PRIORITY, 0), np.float32)
     if what == "times_sampled":
         if spec.max_times_sampled is None:
-            raise ConfigError(f"table {spec.name!r} was created without max_times_sampled: it does not count")
+            raise ConfigError(f"table {spec.name!r} was created without max_times_sampled: it counts no deliveries")
         return np.frombuffer(core.scan(view.index, _TIMES, 0), np.uint64)
     names = spec.schema.names
     numeric = [c.name for c in spec.schema.columns if c.shape == () and c.dtype.kind in "biuf"]

@@ -150,8 +150,8 @@ def sample_refused(
         )
     if state.status == _FEW_ROWS:
         return SampleTimeout(
-            f"a batch of {n:,} rows, each once, was not to be had from table {name!r} within {timeout} s: {state.found:,} "
-            f"rows can be drawn, {now.live_steps:,} are there. Draw fewer, or check that writers run"
+            f"a batch of {n:,} rows, each once, was not to be had from table {name!r} within {timeout} s: "
+            f"{state.found:,} rows can be drawn, {now.live_steps:,} are there. Draw fewer, or check that writers run"
         )
     return SampleTimeout(
         f"table {name!r} has no row to draw after {timeout} s: {now.live_steps} rows are there, and their priorities "

@@ -86,7 +86,7 @@ def test_how_often_rows_were_sampled() -> None:
         table.sample(1)  # the oldest leaves
         assert table.histogram("times_sampled", bins=[0, 1, 2, 3]).counts.tolist() == [2, 2, 1]
         assert table.histogram("age").counts.sum() == 5
-        with pytest.raises(ConfigError, match="does not count"):
+        with pytest.raises(ConfigError, match="created without max_times_sampled"):
             plain_table(store, 10, name="u").histogram("times_sampled")
 
 
