@@ -8,11 +8,12 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
     loader.py    batches prepared ahead                   devices.py  where they go
     queue.py     Queue: every row delivered until acknowledged; delivery.py, queue_loader.py: how rows come out
     balance.py   rows of different lengths, shared out evenly
-    samplers, windows, limiters   settings of a table     spec.py     all of them together, as stored
+    samplers, windows, limiters, removers  settings       spec.py     all of them together, as stored
+    schedules.py settings that change with time
     views.py     windows by name                          agents/     several agents in one environment
 """
 
-from conduit import agents, limiters, samplers, windows
+from conduit import agents, limiters, removers, samplers, schedules, windows
 from conduit.balance import balance
 from conduit.batch import Batch, DeviceBatch
 from conduit.blocks import BlockView
@@ -63,12 +64,12 @@ from conduit_store.schema import Column, Schema
 __version__ = "0.1.0"
 
 __all__ = [
-    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Loader", "LoaderMetrics", "Queue", "QueueBatch",
-    "QueueLoader", "QueueMetrics", "QueueWriter", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics",
-    "UpdateResult", "VectorWriter", "Writer", "agents", "balance", "limiters", "samplers", "windows",
-    "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError", "ConfigError", "DtypeMismatch",
-    "EpisodeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn", "MissingExtra",
-    "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout", "SchemaError",
-    "ShapeMismatch", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound", "UnknownColumn", "UnknownTable",
-    "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
+    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Loader", "LoaderMetrics", "Queue",
+    "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Schema", "Store", "StoreMetrics", "Table",
+    "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "agents", "balance", "limiters", "removers", "samplers",
+    "schedules", "windows", "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError",
+    "ConfigError", "DtypeMismatch", "EpisodeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout",
+    "MissingColumn", "MissingExtra", "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore",
+    "SampleTimeout", "SchemaError", "ShapeMismatch", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound",
+    "UnknownColumn", "UnknownTable", "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip

@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
     info = commands.add_parser("info", help="show a store's tables: fill and metrics")
     info.add_argument("name", help="the store's name")
+    info.add_argument("--table", metavar="T", help="this table alone, with how ages and priorities are spread")
     info.set_defaults(command=_info)
 
     trace = commands.add_parser("trace", help="write what a store's processes did, for ui.perfetto.dev")
@@ -123,7 +124,10 @@ def _ls(_args: argparse.Namespace) -> int:
 def _info(args: argparse.Namespace) -> int:
     from conduit import inspection
 
-    inspection.print_store(args.name)
+    if args.table is not None:
+        inspection.print_table(args.name, args.table)
+    else:
+        inspection.print_store(args.name)
     return 0
 
 

@@ -6,12 +6,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conduit.metrics import ConsumerMetrics, QueueMetrics
+from conduit.histogram import bars
+from conduit.metrics import ConsumerMetrics, QueueMetrics, TableMetrics
 from conduit.store import Store
 from conduit_store.errors import AttachTimeout, ConduitError, StoreNotFound
 from conduit_transport import names
 
-__all__ = ["print_store", "print_stores"]
+__all__ = ["print_store", "print_stores", "print_table"]
 
 ATTACH_S = 1.0  # patience with a store that does not answer, when all are listed
 
@@ -43,16 +44,45 @@ def print_store(name: str) -> None:
     if not metrics.tables:
         print("no tables")
         return
-    tables: list[Any] = list(metrics.tables.values())
-    rows = [
-        (field, *(_text(field, getattr(table, field)) for table in tables))
-        for field in tables[0]._fields
-        if field != "name"
-    ]
-    rows.insert(0, ("fill", *(f"{table.rows / table.max_size:.1%}".replace("%", " %") for table in tables)))
-    print_grid((f"store {name}", *metrics.tables), rows)
+    _print_tables(name, metrics.tables)
     if metrics.queues:
         _print_queues(metrics.queues)
+
+
+def print_table(name: str, table: str) -> None:
+    """Prints what one table says of itself, and how old its rows are and what priorities they have, as bar charts.
+
+    Ages are rows appended since; priorities are as given, those of each window that has some.
+
+    Raises:
+        ConduitError: what `Store.attach` and `Store.table` raise.
+    """
+    with Store.attach(name, read_only=True) as store:
+        looked_at = store.table(table)
+        metrics = store.metrics()
+        charts = {"age": looked_at.histogram("age")}
+        for view in looked_at.spec.views:
+            if view.prioritized:
+                charts[f"priority, window {view.name}"] = looked_at.histogram("priority", window=view.name)
+    print(f"processes: {metrics.processes}")
+    _print_tables(name, {table: metrics.tables[table]})
+    for title, chart in charts.items():
+        print(f"\n{title}")
+        if chart.counts.any():
+            print("\n".join(bars(chart)))
+        else:
+            print("no rows")
+
+
+def _print_tables(name: str, tables: Mapping[str, TableMetrics]) -> None:
+    records: list[Any] = list(tables.values())
+    rows = [
+        (field, *(_text(field, getattr(record, field)) for record in records))
+        for field in records[0]._fields
+        if field != "name"
+    ]
+    rows.insert(0, ("fill", *(f"{record.rows / record.max_size:.1%}".replace("%", " %") for record in records)))
+    print_grid((f"store {name}", *tables), rows)
 
 
 def _print_queues(queues: Mapping[str, QueueMetrics]) -> None:

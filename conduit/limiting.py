@@ -14,7 +14,7 @@ __all__ = ["append_stopped", "changed", "check", "in_force", "kind", "limits_ins
 
 _MAX_TIMES = (1 << 31) - 1
 # Why a draw failed (sampler.hpp, SampleStatus) and what stopped an append (writer.hpp, Writer::Stopped).
-_TOO_FEW, _NO_MASS, _LIMITED, _USED_UP, _NEVER = range(1, 6)
+_TOO_FEW, _NO_MASS, _LIMITED, _USED_UP, _NEVER, _FEW_ROWS = range(1, 7)
 STOPPED_BY_LIMITER, STOPPED_FOR_EVER = 2, 3
 
 
@@ -147,6 +147,11 @@ def sample_refused(
         return SampleTimeout(
             f"{head}: the {now.live_steps:,} rows that are there may not be delivered {n:,} times any more, each "
             f"{now.settings.max_times:,} times at most (max_times_sampled). Check that writers run, or sample fewer"
+        )
+    if state.status == _FEW_ROWS:
+        return SampleTimeout(
+            f"a batch of {n:,} rows, each once, was not to be had from table {name!r} within {timeout} s: {state.found:,} "
+            f"rows can be drawn, {now.live_steps:,} are there. Draw fewer, or check that writers run"
         )
     return SampleTimeout(
         f"table {name!r} has no row to draw after {timeout} s: {now.live_steps} rows are there, and their priorities "

@@ -186,6 +186,12 @@ class _Pipeline:
     def __init__(self, reader: Reader, table: native.Table, settings: LoaderSettings) -> None:
         self._reader = reader
         sampler = reader.view.sampler
+        reader.check_batch(settings.batch_size)
+        if reader.view.distinct and settings.max_priority_drift is not None:
+            raise ConfigError(
+                f"max_priority_drift={settings.max_priority_drift} has no meaning for {sampler}, where no row is "
+                "drawn by a chance of its own: leave it out"
+            )
         if reader.counted and settings.max_priority_drift is not None:
             raise ConfigError(
                 "max_priority_drift means that batches are drawn again, and a table with max_times_sampled has counted "

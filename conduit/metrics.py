@@ -49,6 +49,7 @@ class TableMetrics(NamedTuple):
     limiter_sample_wait_s: float  # samples waited for rows or inserts; part of sample_wait_s
     total_priority: float
     max_priority: float
+    epoch: int  # of draws without replacement, from 1; total_priority then is the rows left in it. 0: no such sampler
     blocks_open: int
     blocks_free: int
     blocks_retired: int

@@ -106,10 +106,10 @@ def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, don
 
 
 def not_prioritized(name: str, window: str = "") -> ConfigError:
-    """Return the error of giving priorities to a table, or one of its windows, that is sampled uniformly."""
+    """Return the error of giving priorities to a table, or one of its windows, that is not sampled by priority."""
     where = f"window {window!r} of table {name!r}" if window else f"table {name!r}"
     return ConfigError(
-        f"{where} is sampled uniformly and keeps no priorities: create it with sampler=samplers.Prioritized()"
+        f"{where} is not sampled by priority and keeps none: create it with sampler=samplers.Prioritized()"
     )
 
 

@@ -16,7 +16,7 @@ from conduit.spec import TableSpec
 from conduit.values import seconds, whole_number
 from conduit.views import View
 from conduit.windows import Hindsight
-from conduit_store.errors import ConduitError, StaleKey
+from conduit_store.errors import CapacityError, ConduitError, StaleKey
 from conduit_store.native import native
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Reader:
         self._attachment = attachment
         self.view = view
         self._name = spec.name
+        self._max_size = spec.max_size
         self._limiter = spec.limiter
         self.counted = spec.max_times_sampled is not None
         self._plan, self.schema = plan_of(spec.schema, view)
@@ -54,6 +55,7 @@ class Reader:
         if not 1 <= n <= _MAX_ROWS:
             raise ValueError(f"sample({n}): give a number of rows from 1 to {_MAX_ROWS:,}")
         timeout = seconds(timeout)
+        self.check_batch(n)
         if self.relabelling is not None:
             self.relabelling.prepare()  # before anything is drawn
         sampler = self._take()
@@ -158,3 +160,10 @@ class Reader:
     def refused(self, n: int, timeout: float | None, state: native.SampleState) -> ConduitError:
         return limiting.sample_refused(self._limiter, self._name, self.view.window, n, timeout, state)
 
+    def check_batch(self, n: int) -> None:
+        """Raise CapacityError where a batch of n rows can never be: each row at most once, and so many are not held."""
+        if self.view.distinct and n > self._max_size:
+            raise CapacityError(
+                f"a batch of {n:,} rows, each once ({self.view.sampler}), can never be drawn from table "
+                f"{self._name!r}, which holds {self._max_size:,} at most. Draw fewer"
+            )

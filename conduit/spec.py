@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from conduit import limiters, limiting, samplers, views, windows
+from conduit import limiters, limiting, removers, samplers, views, windows
 from conduit.queue_settings import POLICY_VERSION, QueueSettings
 from conduit.values import real_number, whole_number
 from conduit.views import View
@@ -27,6 +27,8 @@ _LIMITERS: dict[str, type[Any]] = {
     "SampleToInsertRatio": limiters.SampleToInsertRatio,
     "QueueCapacity": limiters.QueueCapacity,
 }
+_REMOVERS: dict[str, type[Any]] = {kind.__name__: kind for kind in removers.Remover.__args__}
+_CORE_REMOVERS: dict[type[Any], int] = {removers.Fifo: 0, removers.Lifo: 1, removers.LowestPriority: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class TableSpec:
     mean_episode_length: float
     seed: int
     max_times_sampled: int | None = None
+    remover: removers.Remover = field(default_factory=removers.Fifo)
     queue: QueueSettings | None = None
     views: tuple[View, ...] = field(init=False, repr=False, compare=False)
 
@@ -59,10 +62,11 @@ class TableSpec:
                 f"table name {self.name!r} is not allowed: 1 to 63 letters, digits and _ . -, "
                 "beginning with a letter, a digit or _"
             )
-        for what, value, kinds in (("schema", self.schema, Schema), ("limiter", self.limiter, limiters.Limiter)):
+        for what, kinds in (("schema", Schema), ("limiter", limiters.Limiter), ("remover", removers.Remover)):
+            value = getattr(self, what)
             if not isinstance(value, kinds):
                 raise ConfigError(f"{what} is {value!r}: give an instance of {views.alternatives(kinds)}")
-        object.__setattr__(self, "views", views.named(self.window, self.sampler))
+        object.__setattr__(self, "views", self._ranked(views.named(self.window, self.sampler)))
         for what in ("window", "sampler"):
             given = getattr(self, what)
             if isinstance(given, Mapping):
@@ -79,8 +83,24 @@ class TableSpec:
         object.__setattr__(self, "max_times_sampled", times)
         for view in self.views:
             self._check_window(view)
+            if self.max_times_sampled is not None and getattr(view.sampler, "stratified", False):
+                raise ConfigError(
+                    f"sampler {view.sampler} draws from slices of equal mass, and with max_times_sampled rows leave in "
+                    "the middle of a batch: use one or the other"
+                )
+
+    def _ranked(self, made: tuple[View, ...]) -> tuple[View, ...]:
+        """Where rows leave by priority, some view has priorities."""
+        if not isinstance(self.remover, removers.LowestPriority) or any(view.prioritized for view in made):
+            return made
+        return (replace(made[0], ranked=True), *made[1:])
 
     def _check_window(self, view: View) -> None:
+        if view.episodic and not isinstance(self.remover, removers.Fifo):
+            raise ConfigError(
+                f"remover {self.remover} takes rows out one by one, and window {view.window} follows episodes. "
+                "Use windows.Row(), or removers.Fifo()"
+            )
         if not view.episodic:
             return
         if not self.schema.is_episodic:
@@ -128,19 +148,27 @@ class TableSpec:
         """Whether rows have priorities, of some window at least."""
         return any(view.prioritized for view in self.views)
 
+    @property
+    def slots(self) -> bool:
+        """Whether each row is a block of its own, because rows leave one by one."""
+        return not isinstance(self.remover, removers.Fifo)
+
     def block_layout(self) -> layout.BlockLayout:
         """Return how the rows are cut into blocks.
 
         Raises:
             ConfigError: more rows than a table can number.
         """
-        plan = layout.plan(
-            self.schema,
-            self.max_size,
-            max_writers=self.max_writers,
-            mean_episode_length=self.mean_episode_length if self.episodic else None,
-            holes=self.max_times_sampled is not None,
-        )
+        if self.slots:
+            plan = layout.plan_slots(self.schema, self.max_size, max_writers=self.max_writers)
+        else:
+            plan = layout.plan(
+                self.schema,
+                self.max_size,
+                max_writers=self.max_writers,
+                mean_episode_length=self.mean_episode_length if self.episodic else None,
+                holes=self.max_times_sampled is not None,
+            )
         if plan.rows * plan.blocks >= native.MAX_TABLE_SLOTS:
             raise ConfigError(
                 f"table {self.name!r} of {self.max_size:,} rows needs {plan.rows * plan.blocks:,} row slots, the "
@@ -168,6 +196,8 @@ class TableSpec:
             limits_inserts=limiting.limits_inserts(self.limiter),
             counts_uses=self.max_times_sampled is not None,
             seed=self.seed,
+            remover=_CORE_REMOVERS[type(self.remover)],
+            remover_view=next((view.index for view in self.views if view.prioritized), 0),
         )
         if (queue := self.queue) is not None:
             names = self.schema.names
@@ -188,6 +218,7 @@ class TableSpec:
         }
         fields["sampler"] = views.to_json(self.sampler)
         fields["window"] = views.to_json(self.window)
+        fields["remover"] = {"kind": type(self.remover).__name__}
         fields["limiter"] = {"kind": type(self.limiter).__name__, **asdict(self.limiter)}
         if self.queue is not None:
             fields["queue"] = asdict(self.queue)
@@ -205,6 +236,7 @@ class TableSpec:
             schema = Schema.from_json(json.dumps(fields.pop("schema")))
             records = {what: views.from_json(what, fields.pop(what)) for what in ("sampler", "window")}
             records["limiter"] = _record(_LIMITERS, fields.pop("limiter"))
+            records["remover"] = _record(_REMOVERS, fields.pop("remover"))
             if "queue" in fields:
                 fields["queue"] = QueueSettings(**fields["queue"])
             return cls(schema=schema, **records, **fields)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from conduit import limiters, samplers, windows
+from conduit import limiters, removers, samplers, windows
 from conduit.metrics import StoreMetrics
 from conduit.queue import Queue
 from conduit.queue_settings import QueueSettings
@@ -194,6 +194,7 @@ class Store:
         sampler: samplers.Sampler | Mapping[str, samplers.Sampler] | None = None,
         window: windows.Window | Mapping[str, windows.Window] | None = None,
         limiter: limiters.Limiter | None = None,
+        remover: removers.Remover | None = None,
         max_writers: int = 8,
         mean_episode_length: float = 25.0,
         max_times_sampled: int | None = None,
@@ -206,6 +207,7 @@ class Store:
         with episode roles (obs, reward, terminated, truncated and no next_obs), else Row(). Up to four windows over
         the same rows may be given by name, `{"short": NStep(3), "long": NStep(10)}`, and then a sampler for each by
         the same names, or one for all; `table.sample(n, window="long")`. The first is the one used where none is named.
+        `remover`: which row leaves a full table, Fifo() (the oldest) if None. `conduit.removers` says what others cost.
         `max_writers`: how many writers are expected at a time. More are let in, but their open blocks then push
         old rows out early. `mean_episode_length`: episodes keep one final observation each; shorter ones than
         this push old rows out early too. `evicted_early` in the metrics counts such rows.
@@ -224,7 +226,7 @@ class Store:
             window = windows.Transition() if isinstance(schema, Schema) and schema.is_episodic else windows.Row()
         spec = TableSpec(
             name, schema, max_size, sampler or samplers.Uniform(), window, limiter or limiters.MinSize(),
-            max_writers, mean_episode_length, seed, max_times_sampled,
+            max_writers, mean_episode_length, seed, max_times_sampled, remover or removers.Fifo(),
         )  # fmt: skip
         return self._create(spec, exist_ok)
 
@@ -265,7 +267,7 @@ class Store:
         settings = QueueSettings(consumers, max_staleness, lease_timeout)
         spec = TableSpec(
             name, settings.complete(schema), max_size, samplers.Uniform(), windows.Row(), limiters.MinSize(),
-            max_writers, 25.0, 0, None, settings,
+            max_writers, 25.0, 0, queue=settings,
         )  # fmt: skip
         self._create(spec, exist_ok)
         return self.queue(name)

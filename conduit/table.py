@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
@@ -15,11 +15,13 @@ from conduit import limiting, rows
 from conduit.batch import Batch
 from conduit.blocks import BlockView
 from conduit.extend import Extender
+from conduit.histogram import Histogram, histogram
 from conduit.limiters import Limiter
 from conduit.loader import Loader, LoaderSettings
 from conduit.metrics import TableMetrics
 from conduit.samplers import Prioritized
 from conduit.sampling import Reader
+from conduit.schedules import Schedule
 from conduit.spec import TableSpec
 from conduit.values import as_keys, as_priorities, as_sequence_priorities, real_number, whole_number
 from conduit.views import View, find
@@ -152,7 +154,7 @@ class Table:
     def sample(
         self, n: int, *, window: str | None = None, timeout: float | None = 10.0, stream: int | None = None
     ) -> Batch:
-        """Draw `n` windows, with replacement, and copy them out.
+        """Draw `n` windows as the window's sampler says, and copy them out.
 
         `window`: by which of the table's windows, by name; the first if None.
         Columns have shape (n, *row_shape) and are private to the caller. Draws are a function of the table's
@@ -164,6 +166,7 @@ class Table:
         Raises:
             ValueError: n < 1. SampleTimeout: names the limiter and what it lacks.
             ConfigError: n is more than the limiter or `max_times_sampled` can ever be sure to let through; at once.
+            CapacityError: more rows than the table holds, by a sampler that draws each at most once.
             UnknownWindow: says which there are.
             StoreClosed: the store was closed here, also while waiting.
             LockTimeout: a stopped process holds the index lock; names it.
@@ -330,9 +333,12 @@ class Table:
             UnknownWindow: says which there are. ReadOnlyStore, StoreClosed: this attach cannot change the table.
         """
         core, spec, view = self._native, self._spec, self._view(window)
-        if not view.prioritized and not (alpha is beta is eps is None):
+        by_priority = isinstance(view.sampler, Prioritized)
+        if not by_priority and not (alpha is beta is eps is None):
             what = f"table {self.name!r}" if window is None else f"window {view.name!r} of table {self.name!r}"
-            raise ConfigError(f"{what} is sampled uniformly: it has no alpha, beta or eps to change")
+            raise ConfigError(f"{what} is not sampled by priority: it has no alpha, beta or eps to change")
+        if beta is not None and isinstance(view.sampler, Prioritized) and isinstance(view.sampler.beta, Schedule):
+            raise ConfigError(f"beta of table {self.name!r} follows {view.sampler.beta}: it cannot be set as well")
         if max_times_sampled is not None and spec.max_times_sampled is None:
             raise ConfigError(f"table {self.name!r} was created without max_times_sampled: it counts no deliveries")
         self._check_writable()
@@ -360,7 +366,12 @@ class Table:
         self._native.clear()
 
     def blocks(self) -> list[BlockView]:
-        """Return the blocks that hold live rows, oldest first. See `block`."""
+        """Return the blocks that hold live rows, oldest first. See `block`.
+
+        Raises:
+            ConfigError: the table's remover takes rows out one by one, and so it has no blocks of several rows.
+        """
+        self._check_blocks()
         views: list[BlockView] = []
         for index in self._native.live_blocks():
             with contextlib.suppress(StaleKey):  # its last row was evicted meanwhile
@@ -373,8 +384,9 @@ class Table:
         A pinned block is not reused; a writer that finds no other waits, and then says who holds it.
 
         Raises:
-            StaleKey: the block holds no live row.
+            StaleKey: the block holds no live row. ConfigError: as in `blocks`.
         """
+        self._check_blocks()
         return BlockView(index, self.schema, self._layout, self._native.pin_block(index))
 
     def info(self, *, window: str | None = None) -> TableMetrics:
@@ -391,6 +403,25 @@ class Table:
             self.name, self.max_size, self._spec.limiter, core.data_bytes, core.control_bytes, told
         )
 
+    def histogram(self, what: str, *, bins: int | Sequence[float] = 20, window: str | None = None) -> Histogram:
+        """Return how a number is spread over the live rows: `counts` int64 (bins,), `edges` float64 (bins + 1,).
+
+        `what`: "priority" as given (of `window`, as in `sample`), "age" (rows appended since, in eviction order),
+        "times_sampled" (where the table counts it), or a column of single numbers. `bins`: how many equal ones between the least and the largest, or their edges.
+        Rows whose number is not finite are left out: a priority that was not given is not known before the row's
+        window is complete. Final observations are no rows. A copy of the numbers is made: the table's lock is held
+        for about a millisecond a million rows, all else takes about ten and holds up nobody.
+
+        Example:
+            >>> counts, edges = table.histogram("age", bins=10)
+
+        Raises:
+            UnknownColumn: says what there is. UnknownWindow: says which there are.
+            ConfigError: a column of arrays, priorities or counts that the table does not keep, bins that are not
+                allowed.
+        """
+        return histogram(self._native, self._spec, what, bins, self._view(window))
+
     def verify(self) -> None:
         """Recompute everything that is derived (leaves, sums, counts) and compare. Takes milliseconds a million rows.
 
@@ -404,11 +435,19 @@ class Table:
     def describe(self) -> str:
         """Return one line: rows, bytes, blocks."""
         layout, core = self._layout, self._native
+        blocks = f"{layout.blocks:,} blocks of {layout.rows:,} rows ({layout.block_bytes / 1024:,.0f} KiB)"
         return (
             f"table {self.name!r}: {self.max_size:,} rows of {self.schema.row_bytes:,} bytes in "
-            f"{layout.blocks:,} blocks of {layout.rows:,} rows ({layout.block_bytes / 1024:,.0f} KiB): "
+            f"{f'{layout.blocks:,} slots' if self._spec.slots else blocks}: "
             f"{core.data_bytes / 2**20:,.1f} MiB of rows, {core.control_bytes / 2**20:,.1f} MiB of index"
         )
+
+    def _check_blocks(self) -> None:
+        if self._spec.slots:
+            raise ConfigError(
+                f"table {self.name!r} takes rows out one by one ({self._spec.remover}), and so has no zero-copy "
+                "blocks. Use table.rows(keys), which copies, or removers.Fifo()"
+            )
 
     def _view(self, window: str | None) -> View:
         return find(self._spec.views, window, self.name)

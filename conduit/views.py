@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from conduit import samplers, windows
+from conduit import samplers, schedules, windows
 from conduit_store.errors import ConfigError, UnknownWindow, did_you_mean
 from conduit_store.native import native
 
@@ -17,7 +17,10 @@ MAX_VIEWS = 4
 DEFAULT_NAME = "default"  # of a single window that was given without a name
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
-_SAMPLERS: dict[str, type[Any]] = {"Uniform": samplers.Uniform, "Prioritized": samplers.Prioritized}
+_SAMPLERS: dict[str, type[Any]] = {kind.__name__: kind for kind in samplers.Sampler.__args__}
+_SCHEDULES: dict[str, type[Any]] = {kind.__name__: kind for kind in schedules.Schedule.__args__}
+_CORE_SAMPLERS: dict[type[Any], int] = {samplers.Fifo: 1, samplers.Lifo: 2, samplers.WithoutReplacement: 3}
+_CORE_SCHEDULES: dict[type[Any], int] = {schedules.Linear: 1, schedules.Exponential: 2}
 _WINDOWS: dict[str, type[Any]] = {
     "Row": windows.Row,
     "Transition": windows.Transition,
@@ -38,6 +41,7 @@ class View:
     name: str
     window: windows.Window
     sampler: samplers.Sampler
+    ranked: bool = False  # keeps priorities for the table's remover, whatever the sampler
 
     @property
     def episodic(self) -> bool:
@@ -47,7 +51,12 @@ class View:
     @property
     def prioritized(self) -> bool:
         """Whether rows of this view have priorities."""
-        return isinstance(self.sampler, samplers.Prioritized)
+        return self.ranked or isinstance(self.sampler, samplers.Prioritized)
+
+    @property
+    def distinct(self) -> bool:
+        """Whether a batch has each row at most once."""
+        return not isinstance(self.sampler, samplers.Uniform | samplers.Prioritized)
 
     @property
     def steps(self) -> int:
@@ -126,7 +135,14 @@ class View:
 
     def to_native(self) -> native.ViewSpec:
         """Return the record that the core makes a view from."""
-        chances = self.sampler if isinstance(self.sampler, samplers.Prioritized) else samplers.Prioritized(0.0, 0.0)
+        # Where priorities do not decide over draws: (p + 1)^0 is 1 for every p, 0 too.
+        chances = (
+            self.sampler if isinstance(self.sampler, samplers.Prioritized) else samplers.Prioritized(0.0, 0.0, 1.0)
+        )
+        beta, schedule = chances.beta, (0, 0.0, 0.0, 1)
+        if isinstance(beta, schedules.Schedule):
+            schedule = (_CORE_SCHEDULES[type(beta)], beta.start, beta.end, beta.batches)
+            beta = beta.start
         return native.ViewSpec(
             steps_before=self.before,
             steps_after=self.steps if self.next_obs or not self.steps else self.steps - 1,
@@ -136,8 +152,11 @@ class View:
             last_step=self.episodic and not self.next_obs,
             prioritized=self.prioritized,
             alpha=chances.alpha,
-            beta=chances.beta,
+            beta=beta,
             eps=chances.eps,
+            sampler=_CORE_SAMPLERS.get(type(self.sampler), 0),
+            stratified=bool(getattr(self.sampler, "stratified", False)),
+            beta_schedule=schedule,
         )
 
 
@@ -195,15 +214,24 @@ def to_json(value: Any) -> dict[str, Any]:
     """Return a sampler or window, or several by name, as JSON can hold it."""
     if isinstance(value, Mapping):
         return {name: to_json(record) for name, record in value.items()}
-    return {"kind": type(value).__name__, **asdict(value)}
+    record: dict[str, Any] = {"kind": type(value).__name__}
+    for field in fields(value):
+        part = getattr(value, field.name)
+        record[field.name] = to_json(part) if is_dataclass(part) else part
+    return record
 
 
-def from_json(field: str, fields: dict[str, Any]) -> Any:
+def from_json(field: str, record: dict[str, Any]) -> Any:
     """Return what `to_json` was given, for `field` "sampler" or "window"."""
-    kinds = _SAMPLERS if field == "sampler" else _WINDOWS
-    if isinstance(fields.get("kind"), str):  # a window may be called "kind": that one is a dict
-        return kinds[fields.pop("kind")](**fields)  # JSON's lists become tuples there
-    return {name: from_json(field, record) for name, record in fields.items()}
+    kinds = {"sampler": _SAMPLERS, "window": _WINDOWS, "schedule": _SCHEDULES}[field]
+    if not isinstance(record.get("kind"), str):  # a window may be called "kind": that one is a dict
+        return {name: from_json(field, part) for name, part in record.items()}
+    given = {
+        name: from_json("schedule", part) if isinstance(part, dict) else part
+        for name, part in record.items()
+        if name != "kind"
+    }
+    return kinds[record["kind"]](**given)
 
 
 def alternatives(kinds: Any) -> str:

@@ -7,9 +7,11 @@ from typing import NamedTuple
 from .errors import ConfigError
 from .schema import Schema
 
-__all__ = ["ALIGN", "BlockLayout", "plan"]
+__all__ = ["ALIGN", "BlockLayout", "plan", "plan_slots"]
 
 ALIGN = 64  # bytes: a cache line, and what Arrow recommends
+_SLOT_ALIGN = 8  # of the columns of a single row
+_SLOT_SPARES = 256  # rows that may have left and still be read; small tables have a quarter of their size, at least 16
 _MIN_ROWS = 8
 _MAX_BLOCK_BYTES = 8 << 20  # a block is the unit of transfer and of checkpoints: seconds must not hang on one
 _OPEN_SHARE = 24  # the blocks that writers hold open take at most this part of a table
@@ -60,3 +62,25 @@ def plan(
         end += -(-nbytes * rows // ALIGN) * ALIGN
     room = (max_size + finals) * (2 if holes else 1)
     return BlockLayout(rows, -(-room // rows) + spare, end, tuple(offsets), row_bytes)
+
+
+def plan_slots(schema: Schema, max_size: int, *, max_writers: int) -> BlockLayout:
+    """Lay out a table whose rows leave one by one: blocks of one row.
+
+    Beside `max_size` rows there is room for one a writer, and for rows that have left and are still being copied by a
+    reader: 1/24 of the table, 256 at least, in small tables a quarter and 16 at least.
+
+    Raises:
+        ConfigError: a number that is not positive.
+    """
+    for name, value in (("max_size", max_size), ("max_writers", max_writers)):
+        if value < 1:
+            raise ConfigError(f"{name} is {value}: give at least 1")
+    row_bytes = tuple(column.row_bytes for column in schema.columns)
+    offsets: list[int] = []
+    end = 0
+    for nbytes in row_bytes:
+        offsets.append(end)
+        end += -(-nbytes // _SLOT_ALIGN) * _SLOT_ALIGN
+    spare = max_writers + max(16, min(_SLOT_SPARES, max_size // 4), max_size // _OPEN_SHARE)
+    return BlockLayout(1, max_size + spare, end, tuple(offsets), row_bytes)

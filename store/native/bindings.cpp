@@ -158,7 +158,7 @@ class PyAttachment : public Handle<Process> {
 TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets,
                     const std::vector<std::uint64_t>& row_bytes, std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks,
                     std::uint64_t block_bytes, const std::vector<ViewSpec>& views, const Settings& settings, std::uint32_t limiter,
-                    bool limits_inserts, bool counts_uses, std::uint64_t seed) {
+                    bool limits_inserts, bool counts_uses, std::uint64_t seed, std::uint32_t remover, std::uint32_t remover_view) {
   TableSpec s;
   s.name = name;
   s.spec.assign(spec.c_str(), spec.size());
@@ -179,6 +179,11 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   s.limits_inserts = limits_inserts;
   s.counts_uses = counts_uses;
   s.seed = seed;
+  if (remover > kRemoveLeast) fail(ErrorCode::config, "unknown remover %u", remover);
+  s.remover = static_cast<RemoverKind>(remover);
+  s.remover_view = remover_view;
+  if (remover != kRemoveOldest && (rows_per_block != 1 || s.links)) fail(ErrorCode::config, "table '%s' removes rows one by one: its blocks have one row, without episodes", name.c_str());
+  if (remover == kRemoveLeast && (remover_view >= views.size() || !views[remover_view].prioritized)) fail(ErrorCode::config, "table '%s' removes by priorities that it does not keep", name.c_str());
   return s;
 }
 
@@ -207,7 +212,7 @@ nb::dict info_dict(const TableInfo& i) {
   FIELD(sampled_batches); FIELD(updated); FIELD(stale_updates); FIELD(discarded_batches); FIELD(recoveries); FIELD(blocks_opened);
   FIELD(draw_ns); FIELD(gather_ns); FIELD(sample_wait_ns); FIELD(fold_ns); FIELD(append_ns); FIELD(append_wait_ns); FIELD(append_calls);
   FIELD(update_ns); FIELD(blocks_open); FIELD(blocks_free); FIELD(blocks_retired); FIELD(blocks_pinned); FIELD(open_writers);
-  FIELD(total); FIELD(max_priority); FIELD(used_up); FIELD(limited_append_ns); FIELD(limited_sample_ns); FIELD(limiter);
+  FIELD(total); FIELD(max_priority); FIELD(epoch); FIELD(used_up); FIELD(limited_append_ns); FIELD(limited_sample_ns); FIELD(limiter);
 #undef FIELD
   return d;
 }
@@ -607,22 +612,28 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   nb::class_<SampleState>(m, "SampleState")
       .def_prop_ro("status", [](const SampleState& s) { return static_cast<int>(s.status); })
       .def_ro("limiter", &SampleState::limiter)
+      .def_prop_ro("found", [](const SampleState& s) { return s.drawn.found; })
       .def_ro("total", &SampleState::total);
 
+  // `sampler`: a SamplerKind; `beta_schedule`: (ScheduleKind, start, end, batches).
   nb::class_<ViewSpec>(m, "ViewSpec")
-      .def("__init__", [](ViewSpec* self, std::uint32_t steps_before, std::uint32_t steps_after, std::uint32_t period, bool strict, bool whole, bool last_step, bool prioritized, double alpha, double beta, double eps) {
+      .def("__init__", [](ViewSpec* self, std::uint32_t steps_before, std::uint32_t steps_after, std::uint32_t period, bool strict, bool whole, bool last_step, bool prioritized, double alpha, double beta, double eps,
+                          std::uint32_t sampler, bool stratified, const std::tuple<std::uint32_t, double, double, std::uint64_t>& beta_schedule) {
         if (period == 0) fail(ErrorCode::config, "a period of 0");
+        if (sampler > kWithoutReplacement) fail(ErrorCode::config, "unknown sampler %u", sampler);
+        const auto& [kind, start, end, batches] = beta_schedule;
+        if (kind > kExponential) fail(ErrorCode::config, "unknown schedule %u", kind);
         const std::uint32_t rules = (strict ? kStrict : 0) | (whole ? kWhole : 0) | (last_step ? kLastStep : 0);
-        new (self) ViewSpec{prioritized, steps_before, steps_after, period, rules, {alpha, eps, beta}};
-      }, "steps_before"_a, "steps_after"_a, "period"_a, "strict"_a, "whole"_a, "last_step"_a, "prioritized"_a, "alpha"_a, "beta"_a, "eps"_a);
+        new (self) ViewSpec{prioritized, steps_before, steps_after, period, rules, {alpha, eps, beta}, static_cast<SamplerKind>(sampler), stratified, {kind, start, end, batches}};
+      }, "steps_before"_a, "steps_after"_a, "period"_a, "strict"_a, "whole"_a, "last_step"_a, "prioritized"_a, "alpha"_a, "beta"_a, "eps"_a, "sampler"_a, "stratified"_a, "beta_schedule"_a);
   nb::class_<TableSpec>(m, "TableSpec")
       .def("__init__", [](TableSpec* self, const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets, const std::vector<std::uint64_t>& row_bytes,
                           std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint64_t block_bytes, const std::vector<ViewSpec>& views,
-                          const Settings& settings, std::uint32_t limiter, bool limits_inserts, bool counts_uses, std::uint64_t seed) {
-             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, views, settings, limiter, limits_inserts, counts_uses, seed));
+                          const Settings& settings, std::uint32_t limiter, bool limits_inserts, bool counts_uses, std::uint64_t seed, std::uint32_t remover, std::uint32_t remover_view) {
+             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, views, settings, limiter, limits_inserts, counts_uses, seed, remover, remover_view));
            },
            "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "settings"_a,
-           "limiter"_a, "limits_inserts"_a, "counts_uses"_a, "seed"_a)
+           "limiter"_a, "limits_inserts"_a, "counts_uses"_a, "seed"_a, "remover"_a, "remover_view"_a)
       .def("as_queue", [](TableSpec& s, std::uint32_t groups, double lease_timeout, std::optional<std::int64_t> max_staleness, std::uint32_t version_column) {
         if (groups < 1 || groups > kGroups || s.links || s.limits_inserts || s.counts_uses) fail(ErrorCode::config, "a queue of %u consumer groups, or with episodes or a limiter", groups);
         if (max_staleness && (version_column >= s.columns.size() || s.columns[version_column].row_bytes != 8)) fail(ErrorCode::config, "no version in column %u", version_column);
@@ -717,6 +728,17 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         return std::make_tuple(since.bound, since.changed);
       }, "view"_a, "mark"_a)
       .def("verify", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.verify(); }); })
+      // `what`: a Scan. One number of each live row as it is stored.
+      .def("scan", [](PyTable& t, std::uint32_t view, std::uint32_t what, std::uint32_t column) {
+        if (what > static_cast<std::uint32_t>(Scan::times)) fail(ErrorCode::config, "no such number of a row: %u", what);
+        const std::vector<std::byte> values = t.unlocked([&](TableCore& c) {
+          if (column >= c.shared().n_columns) fail(ErrorCode::config, "column %u of %u", column, c.shared().n_columns);
+          if (static_cast<Scan>(what) == Scan::priority && !c.view(checked_view(c, view)).prioritized()) fail(ErrorCode::config, "window %u has no priorities", view);
+          if (static_cast<Scan>(what) == Scan::times && !c.counts_uses()) fail(ErrorCode::config, "table '%s' does not count how often a row is sampled", c.shared().name);
+          return c.scan(view, static_cast<Scan>(what), column);
+        });
+        return nb::bytes(reinterpret_cast<const char*>(values.data()), values.size());
+      }, "view"_a, "what"_a, "column"_a)
       .def("live_blocks", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.live_blocks(); }); })
       .def("settings", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.settings_now(); }); })
       // False: somebody else has changed the settings since they were read.

@@ -49,6 +49,7 @@ void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
   journal(lines.data(), static_cast<std::uint32_t>(lines.size()));
   block.evicted.store(to, std::memory_order_release);
   FAILPOINT(evict_marked);
+  if (victims_.used()) victims_.changed(base);
   for (std::uint32_t v = 0; v < n_views(); ++v) {
     ViewIndex& view = views_[v];
     double change = view.sum().range_sum(base + from, base + to);
@@ -80,8 +81,8 @@ void TableCore::drop_rows(std::uint32_t b, std::uint32_t to) {
 
 // Evicts up to `surplus` steps from the oldest block and retires it when nothing is left in it. False: no block.
 bool TableCore::evict_head(std::uint64_t surplus) {
-  if (t_.order_head == t_.order_tail) return false;
-  const std::uint32_t b = order_[t_.order_head % t_.n_blocks];
+  const std::uint32_t b = t_.open.first;
+  if (b == kNoRow) return false;
   Block& block = blocks_[b];
   const std::uint32_t folded = block.folded.load(std::memory_order_relaxed);
   std::uint32_t to = block.evicted.load(std::memory_order_relaxed);
@@ -109,6 +110,8 @@ bool TableCore::evict_head(std::uint64_t surplus) {
 }
 
 void TableCore::evict_surplus() {
+  while (t_.live_steps > t_.max_size && slots() && remove_one()) {
+  }
   while (t_.live_steps > t_.max_size && evict_head(t_.live_steps - t_.max_size)) {
   }
   FAILPOINT(evict_end);
@@ -117,15 +120,21 @@ void TableCore::evict_surplus() {
 void TableCore::retire(std::uint32_t b) {
   Block& block = blocks_[b];
   FAILPOINT(retire_before);
-  // Readers that entered at this epoch or before may still be copying from the block.
-  block.retired_epoch = process_->segments().header().epoch.fetch_add(1, std::memory_order_acq_rel) & kEpochMask;
+  // Readers that entered at this epoch or before may still be copying from the block. Where each row is a block the epoch is
+  // counted up when they are reclaimed, not for each.
+  std::atomic<std::uint64_t>& epoch = process_->segments().header().epoch;
+  block.retired_epoch = (slots() ? epoch.load(std::memory_order_acquire) : epoch.fetch_add(1, std::memory_order_acq_rel)) & kEpochMask;
   block.state.store(kRetired, std::memory_order_release);
   FAILPOINT(retire_after);
-  // Nearly always the first. Of a queue, and where rows are used up, whichever is done: those before it move up.
-  std::uint64_t at = t_.order_head;
-  while (order_[at % t_.n_blocks] != b) ++at;
-  for (; at > t_.order_head; --at) order_[at % t_.n_blocks] = order_[(at - 1) % t_.n_blocks];
-  ++t_.order_head;
+  links_.remove(t_.open, b);
+  links_.push(t_.retired, b);
+  if (queue_) {  // whichever block is done: those before it move up
+    std::uint64_t at = t_.order_head;
+    while (order_[at % t_.n_blocks] != b) ++at;
+    for (; at > t_.order_head; --at) order_[at % t_.n_blocks] = order_[(at - 1) % t_.n_blocks];
+    ++t_.order_head;
+  }
+  if (slots() && block.folded.load(std::memory_order_relaxed) > 0) return;  // it left the active list when it was folded
   for (std::uint32_t i = 0; i < t_.active_count; ++i) {
     if (active_[i] != b) continue;
     std::copy(active_ + i + 1, active_ + t_.active_count, active_ + i);
@@ -136,7 +145,8 @@ void TableCore::retire(std::uint32_t b) {
 
 // Seals the open blocks of processes that are gone, at what they had published.
 void TableCore::seal_dead() {
-  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
+  for (std::uint32_t i = 0; i < (slots() ? t_.active_count : t_.n_blocks); ++i) {
+    const std::uint32_t b = slots() ? active_[i] : i;  // single rows are sealed as they are published
     Block& block = blocks_[b];
     if (block.state.load(std::memory_order_relaxed) != kOpen) continue;
     // Not kReleased: a writer that died between two blocks has released all of them, and its chains still want finishing.
@@ -170,6 +180,9 @@ bool TableCore::pinned(std::uint32_t b, std::uint32_t* pid) const {
 // wait saw of the readers, as triples (slot address, state, first seen ns), so that those that do not move are expelled.
 bool TableCore::reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stalled) {
   Segments& segments = process_->segments();
+  if (slots() && t_.retired.last != kNoRow && blocks_[t_.retired.last].retired_epoch == (segments.header().epoch.load(std::memory_order_relaxed) & kEpochMask)) {
+    segments.header().epoch.fetch_add(1, std::memory_order_acq_rel);  // whoever enters from now on holds up none of them
+  }
   const std::uint32_t processes = segments.header().processes_used.load(std::memory_order_acquire);
   std::uint64_t oldest = ~std::uint64_t{0};
   std::uint32_t reader_pid = 0;
@@ -204,9 +217,9 @@ bool TableCore::reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stall
   *stalled = std::move(seen);
   *holders = {};
   bool freed = false;
-  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
+  for (std::uint32_t b = t_.retired.first, after; b != kNoRow; b = after) {
     Block& block = blocks_[b];
-    if (block.state.load(std::memory_order_relaxed) != kRetired) continue;
+    after = links_.after(b);
     std::uint32_t pid = 0;
     if ((block.pub.load(std::memory_order_acquire) & kReleased) == 0 && process_->alive(block.owner, block.owner_claim)) {
       ++holders->written;
@@ -214,27 +227,20 @@ bool TableCore::reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stall
     } else if (block.retired_epoch >= oldest) {
       ++holders->read;
       holders->process = reader_pid;
+      if (slots()) break;  // nor do those that were retired later come free
     } else if (pinned(b, &pid)) {
       ++holders->pinned;
       holders->process = pid;
     } else {
       FAILPOINT(reclaim_before);
       block.state.store(kFree, std::memory_order_release);
+      links_.remove(t_.retired, b);
+      links_.push(t_.free, b);
       FAILPOINT(reclaim_after);
       freed = true;
     }
   }
   return freed;
-}
-
-std::uint32_t TableCore::find_free() {
-  for (std::uint32_t i = 0; i < t_.n_blocks; ++i) {
-    const std::uint32_t b = (t_.free_cursor + i) % t_.n_blocks;
-    if (blocks_[b].state.load(std::memory_order_relaxed) != kFree) continue;
-    t_.free_cursor = (b + 1) % t_.n_blocks;
-    return b;
-  }
-  return kNoRow;
 }
 
 void TableCore::give(std::uint32_t b, std::uint64_t writer) {
@@ -253,7 +259,9 @@ void TableCore::give(std::uint32_t b, std::uint64_t writer) {
   FAILPOINT(open_before_state);
   block.state.store(kOpen, std::memory_order_release);
   FAILPOINT(open_after_state);
-  order_[t_.order_tail++ % t_.n_blocks] = b;
+  links_.remove(t_.free, b);
+  links_.push(t_.open, b);
+  if (queue_) order_[t_.order_tail++ % t_.n_blocks] = b;
   active_[t_.active_count++] = b;
   FAILPOINT(open_ordered);
   t_.counters.blocks_opened.fetch_add(1, std::memory_order_relaxed);
@@ -262,40 +270,42 @@ void TableCore::give(std::uint32_t b, std::uint64_t writer) {
 // Whether evicting from the oldest on would free a block at all. It would not where every block that holds rows is in the
 // hands of a live writer or pinned: the table must not be drained for nothing.
 bool TableCore::eviction_frees() const {
-  for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i) {
-    const std::uint32_t b = order_[i % t_.n_blocks];
+  bool frees = false;
+  each_open_block(false, [&](std::uint32_t b) {
     std::uint32_t pid;
-    if ((blocks_[b].pub.load(std::memory_order_acquire) & kReleased) != 0 && !pinned(b, &pid)) return true;
-  }
-  return false;
+    frees = (blocks_[b].pub.load(std::memory_order_acquire) & kReleased) != 0 && !pinned(b, &pid);
+    return !frees;
+  });
+  return frees;
 }
 
 std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders, std::vector<std::uint64_t>* stalled) {
   IndexLock lock(*this);
   FAILPOINT(open_locked);
   fold();
-  std::uint32_t b = find_free();
-  if (b == kNoRow && reclaim(holders, stalled)) b = find_free();
+  std::uint32_t b = t_.free.first;
+  if (b == kNoRow && reclaim(holders, stalled)) b = t_.free.first;
   if (b == kNoRow) {
     seal_dead();
     fold();
     retire_all_empty();
-    if (reclaim(holders, stalled)) b = find_free();
+    if (reclaim(holders, stalled)) b = t_.free.first;
   }
   // Room is short because of many open blocks, short blocks of writers that died, idle writers or short episodes. Evict
   // the oldest blocks before their time; the table then holds less than max_size, and a counter says so. Readers are
   // waited for (they leave or are expelled within milliseconds), and so is a pin on the oldest block: views of every
   // block must not drain the table. Pins elsewhere, and blocks that idle or stopped writers have not let go of, hold up
   // nobody.
-  while (b == kNoRow && holders->read == 0 && t_.order_head != t_.order_tail && eviction_frees()) {
-    const std::uint32_t head = order_[t_.order_head % t_.n_blocks];
+  while (b == kNoRow && holders->read == 0 && t_.open.first != kNoRow && eviction_frees()) {
+    const std::uint32_t next = slots() ? victim() : kNoRow;
+    const std::uint32_t head = next != kNoRow ? next : t_.open.first;
     if (std::uint32_t pid; pinned(head, &pid)) {
       ++holders->pinned;
       holders->process = pid;
       break;
     }
     evict_block(head);
-    if (reclaim(holders, stalled)) b = find_free();
+    if (reclaim(holders, stalled)) b = t_.free.first;
   }
   if (b != kNoRow) give(b, writer);
   return b;
@@ -323,8 +333,8 @@ void TableCore::clear_locked() {
   FAILPOINT(clear_begin);
   fold();
   if (queue_) queue_->clear();
-  while (!queue_ && t_.order_head != t_.order_tail) {
-    const std::uint32_t b = order_[t_.order_head % t_.n_blocks];
+  while (!queue_ && t_.open.first != kNoRow) {
+    const std::uint32_t b = t_.open.first;
     const std::uint64_t early = t_.counters.evicted_early.load(std::memory_order_relaxed);
     evict_block(b);
     t_.counters.evicted_early.store(early, std::memory_order_relaxed);

@@ -32,6 +32,7 @@ void TableCore::fold() {
     const auto count = static_cast<std::uint32_t>(pubs[i] & kCountMask);
     if (const std::uint32_t folded = block.folded.load(std::memory_order_relaxed); folded < count) {
       FAILPOINT(fold_begin);
+      if (slots()) make_room();
       fold_rows(b, folded, count);
       folded_any = true;
     }
@@ -39,11 +40,11 @@ void TableCore::fold() {
       active_[kept++] = b;
     } else {
       if ((pubs[i] & kCut) != 0 && t_.links != 0) finish_chains_of(block.writer);
-      if (uses_ != nullptr && block.live == 0) empty.push_back(b);
+      if ((uses_ != nullptr || slots()) && block.live == 0) empty.push_back(b);
     }
   }
   t_.active_count = kept;
-  for (const std::uint32_t b : empty) retire_empty(b);  // its rows were used up before it was full
+  for (const std::uint32_t b : empty) retire_empty(b);  // its rows were used up before it was full, or its writer died before there were any
   const std::uint64_t surplus = t_.live_steps > t_.max_size ? t_.live_steps - t_.max_size : 0;
   const std::uint64_t evicting = surplus > 0 ? now_ns() : 0;
   if (surplus > 0) evict_surplus();
@@ -73,6 +74,7 @@ void TableCore::fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to)
   t_.live_steps += steps;
   block.live += steps;
   block.folded.store(to, std::memory_order_release);
+  if (victims_.used()) victims_.changed(base);
   FAILPOINT(fold_block_counted);
   t_.counters.steps_folded.fetch_add(steps, std::memory_order_relaxed);
 }

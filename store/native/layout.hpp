@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 6;
+inline constexpr std::uint32_t kLayoutVersion = 8;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -215,10 +215,22 @@ inline constexpr std::uint32_t kStrict = 1;    // no window that is shorter, at 
 inline constexpr std::uint32_t kWhole = 2;     // not before the episode has ended
 inline constexpr std::uint32_t kLastStep = 4;  // no observation need follow the last step
 
+// How a view's rows are drawn; see draws.cpp.
+enum SamplerKind : std::uint32_t { kByMass = 0, kOldestFirst = 1, kNewestFirst = 2, kWithoutReplacement = 3 };
+
+// A number that follows a view's count of batches, see schedule.hpp. kConstant: it does not.
+enum ScheduleKind : std::uint32_t { kConstant = 0, kLinear = 1, kExponential = 2 };
+struct Schedule {
+  std::uint32_t kind = kConstant;
+  double start = 0.0, end = 0.0;
+  std::uint64_t batches = 1;
+};
+
 // A view: one window by which a table is sampled, with its own index over the rows: which of them the window fits (one of
 // the row flags), how likely each is drawn (leaves), and how far that has moved (drift). Immutable after creation but for
-// the last two and its Settings::views, which are changed under the table's index lock.
-// Crash: leaves, sums and extremes are recomputed from flags and raw priorities, see recover.cpp.
+// `epoch`, `batches`, the last two and its Settings::views, which are changed under the table's index lock.
+// Ground truth: raw priorities, and without replacement `epoch` and each row's mark, the epoch in which it was drawn last.
+// Crash: leaves, sums and extremes are recomputed from flags, raw priorities and marks, see recover.cpp.
 struct View {
   std::uint64_t raw_offset;                      // float32[slots]: priority as given; NaN = "the largest of the live rows"
   std::uint64_t level_offset[kTreeLevels];       // double[level_size]: level 0 = leaves, padded to lines of 8
@@ -229,8 +241,32 @@ struct View {
   std::uint32_t period;        // drawn are the steps of an episode whose number it divides
   std::uint32_t rules;         // kStrict | kWhole | kLastStep, see eligible.cpp
   std::uint32_t prioritized;
+  std::uint32_t sampler;      // SamplerKind
+  std::uint32_t stratified;   // kByMass: one draw from each of n equal slices of the mass
+  std::uint64_t drawn_offset; // uint32[slots]: marks; 0 but for kWithoutReplacement
+  Schedule beta_schedule;
+  std::uint32_t epoch;        // kWithoutReplacement: from 1; a row whose mark is `epoch` is not drawn again in it
+  std::uint64_t batches;      // drawn so far; those that were thrown away at once and drawn again count once
   std::uint32_t rebuild;      // 1 while every leaf is being recomputed: recovery then does all of them
   Drift drift;
+};
+
+// Which row leaves a full table; see evict.cpp, and remove.cpp for those that take rows out one by one.
+enum RemoverKind : std::uint32_t { kRemoveOldest = 0, kRemoveNewest = 1, kRemoveLeast = 2 };
+
+// A chain of blocks, see block_lists.hpp; kNoRow at its ends.
+struct BlockLink {
+  std::uint32_t before, after;
+};
+struct BlockList {
+  std::uint32_t first, last, count;
+};
+
+// The row that leaves before all others below a node, see victims.hpp.
+struct Victim {
+  std::uint64_t birth;
+  float raw;
+  std::uint32_t slot;
 };
 
 // A table. Immutable after creation unless marked; offsets are from the control segment's start.
@@ -246,7 +282,10 @@ struct alignas(64) Table {
   std::uint64_t level_size[kTreeLevels];    // of the sum tree of each view
   std::uint64_t extreme_size[kTreeLevels];  // of the tree of extremes of each prioritized view
   std::uint64_t active_offset;    // uint32[n_blocks]: blocks that may still have rows to fold
-  std::uint64_t order_offset;     // uint32[n_blocks]: OPEN blocks in order of birth, a ring
+  std::uint64_t links_offset;     // BlockLink[n_blocks]: chains `open`, `retired` and `free`
+  std::uint64_t victim_offset[kTreeLevels];  // Victim[victim_size], fan-out 8 above the rows; kRemoveLeast only
+  std::uint64_t victim_size[kTreeLevels];
+  std::uint64_t order_offset;     // of a queue, uint32[n_blocks]: OPEN blocks in order of birth, a ring
   std::uint64_t uses_offset;      // uint32[slots], 0 when deliveries are not counted
   std::uint64_t tallies_offset;   // Tally[max_processes], 0 without kSampleToInsert
   std::uint64_t queue_offset;     // QueueState; 0 when the table is no queue
@@ -257,6 +296,9 @@ struct alignas(64) Table {
   std::uint32_t n_columns, n_blocks, rows_per_block, levels, extreme_levels;
   std::uint32_t links;            // 1: rows are chained into episodes
   std::uint32_t n_views;
+  std::uint32_t remover;          // RemoverKind; but for kRemoveOldest a block is one row, and there are no links
+  std::uint32_t remover_view;     // whose raw priorities kRemoveLeast looks at
+  std::uint32_t victim_levels;
   std::uint32_t limiter;          // LimiterKind
   std::uint32_t limits_inserts;   // 1: rows are published under the index lock, as far as the limiter lets them in
   std::uint64_t seed;
@@ -265,8 +307,9 @@ struct alignas(64) Table {
   alignas(64) SharedMutex index;  // guards all that follows but the atomics, and Block from `state` on
   Settings settings[2];
   std::uint32_t settings_now;     // the record in force
-  std::uint32_t active_count, free_cursor;
-  std::uint64_t order_head, order_tail;
+  std::uint32_t active_count;
+  BlockList open, retired, free;  // every block is in one
+  std::uint64_t order_head, order_tail;  // of a queue's ring, in which a block is found by its birth
   std::uint64_t births;
   std::uint64_t live_steps;       // folded, and neither evicted nor used up
   std::atomic<std::uint32_t> publications_used;  // entries valid; 0 when no append is half published

@@ -147,11 +147,13 @@ bool TableCore::can_sample(std::uint32_t v, std::uint64_t rows) {
   process_->check();
   IndexLock lock(*this);
   fold();
-  if (!sample_possible(rows) || !(views_[v].total() > 0.0)) return false;
+  const ViewIndex& view = views_[v];
+  const bool by_mass = view.sampler() == kByMass;
+  if (!sample_possible(rows) || !(by_mass ? view.total() > 0.0 : count_ready(view) >= rows)) return false;
   LimiterState state = limiter_state();
   if (t_.limiter == kSampleToInsert && !state.admits(rows) && return_reserved_by_dead()) state = limiter_state();
   if (state.live_steps < state.settings.min_size || (t_.limiter == kSampleToInsert && !state.admits(rows))) return false;
-  return uses_ == nullptr || deliveries_left(views_[v], rows);
+  return uses_ == nullptr || !by_mass || deliveries_left(view, rows);  // each row once: it has that left
 }
 
 bool TableCore::can_insert(std::uint64_t steps) {
@@ -196,7 +198,7 @@ Insert TableCore::publish_limited(const Publication* publications, std::uint32_t
   }
   if (n == 1) {
     // seq_cst: release for the rows, and ordered before the load of the waiting flag in announce()
-    blocks_[publications->block].pub.fetch_add(in, std::memory_order_seq_cst);
+    blocks_[publications->block].pub.fetch_add(in | (slots() ? kSealed | kReleased : 0), std::memory_order_seq_cst);
     FAILPOINT(insert_published);
   } else {
     note_publications(publications, n);

@@ -61,8 +61,20 @@ void Loader::close() {
   // Waits for rows are shared with other processes: a needless wake for them. One that comes too early costs us a slice.
   futex_wake_all(&table_->shared().rows_signal);
   if (shared_->thread.joinable()) shared_->thread.join();
-  Lock lock(shared_->mutex);
-  shared_->ready.clear();
+  std::deque<Prepared> unused;
+  {
+    Lock lock(shared_->mutex);
+    std::swap(unused, shared_->ready);
+  }
+  for (; !unused.empty(); unused.pop_back()) undo(unused.back());
+}
+
+// The batch will not be handed over. Where the store was closed first, or its lock cannot be had, it counts as drawn.
+void Loader::undo(const Prepared& batch) {
+  try {
+    consumer_.undo(settings_.n, batch.staging->data(), batch.drawn);
+  } catch (const Error&) {
+  }
 }
 
 SampleState Loader::state() {
@@ -90,12 +102,19 @@ std::uint64_t Loader::number() {
 bool Loader::draw(Sampler& sampler, std::uint64_t number, std::uint64_t slice_ns, Prepared* out) {
   if (out->staging == nullptr) out->staging = std::make_shared<Staging>(bytes_, pool_);
   SampleState state;
+  {
+    Lock lock(shared_->mutex);
+    if (const auto known = shared_->indices.find(number); known != shared_->indices.end()) state.drawn.index = known->second;
+  }
   const auto attempt = [&] {
     out->began_ns = now_ns();
     if (sampler.sample(settings_.n, out->staging->data(), settings_.stream, number, &state, &out->held) != SampleStatus::ok) return false;
     out->prepare_ns = now_ns() - out->began_ns;
     out->number = number;
     out->mark = state.mark;
+    out->drawn = state.drawn;
+    Lock lock(shared_->mutex);
+    shared_->indices[number] = state.drawn.index;
     return true;
   };
   if (attempt()) return true;
@@ -135,10 +154,17 @@ bool Loader::push(Prepared batch) {
   }
   {
     Lock lock(shared_->mutex);
-    if (shared_->stop || batch.rewinds != shared_->rewinds) return false;
-    shared_->next_number = batch.number + 1;
-    shared_->state = {};
-    shared_->ready.push_back(std::move(batch));
+    if (!shared_->stop && batch.rewinds != shared_->rewinds) return false;  // drawn again, under the same number
+    if (!shared_->stop) {
+      shared_->next_number = batch.number + 1;
+      shared_->state = {};
+      shared_->ready.push_back(std::move(batch));
+      batch.staging = nullptr;
+    }
+  }
+  if (batch.staging != nullptr) {
+    undo(batch);
+    return false;
   }
   shared_->filled.notify_all();
   return true;
@@ -286,6 +312,7 @@ void Loader::hand_over(const Prepared& batch, std::uint64_t began_ns, double dri
   table_->span(Stage::handover, settings_.n, s.filled_ns, now);
   LoaderMetrics& m = s.metrics;
   s.handed = batch.number + 1;
+  s.indices.erase(s.indices.begin(), s.indices.lower_bound(s.handed));
   ++m.batches;
   m.exposed_ns += waited;
   if (batch.token != 0) m.hidden_ns += batch.prepare_ns - std::min(batch.prepare_ns, waited);

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <deque>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -46,6 +47,7 @@ struct Prepared {
   std::uint64_t rewinds = 0;     // of the loader when it was claimed
   std::uint64_t began_ns = 0, prepare_ns = 0;
   DrawMark mark;
+  Drawn drawn;
   Reservation held;              // counted as samples from the draw on; returns where the batch is not handed over
 };
 
@@ -98,6 +100,7 @@ class Loader {
     std::condition_variable room, filled;
     std::thread thread;
     std::deque<Prepared> ready;
+    std::map<std::uint64_t, std::uint64_t> indices;  // by number, of batches drawn and not handed over: Drawn::index
     std::exception_ptr error;
     bool started = false, stop = false, consuming = false;
     std::uint64_t next_number = 0, handed = 0, rewinds = 0, tokens = 0;
@@ -116,6 +119,7 @@ class Loader {
   bool draw(Sampler& sampler, std::uint64_t number, std::uint64_t slice_ns, Prepared* out);
   bool next_prepared(Lock& lock, std::uint64_t slice_ns, Prepared* out, double* drift, std::vector<std::uint64_t>* discarded);
   bool next_now(Lock& lock, std::uint64_t slice_ns, Prepared* out);
+  void undo(const Prepared& batch);
   bool too_far(const DriftSince& since) const;
   void hand_over(const Prepared& batch, std::uint64_t began_ns, double drift);
   void adapt();

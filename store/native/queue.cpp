@@ -99,11 +99,7 @@ Admission QueueIndex::reserve(std::uint32_t n, const std::int64_t* versions, std
   FAILPOINT(queue_reserved);
   admit(n, versions);
   if (t_.live_steps + n > t_.max_size) return Admission::full;
-  const auto short_of = [&] {
-    std::uint32_t free = 0;
-    for (std::uint32_t b = 0; b < t_.n_blocks && free < blocks; ++b) free += block(b).state.load(std::memory_order_relaxed) == kFree;
-    return free < blocks;
-  };
+  const auto short_of = [&] { return t_.free.count < blocks; };
   if (short_of()) table_.reclaim(holders, stalled);
   if (short_of()) {
     table_.seal_dead();
@@ -112,7 +108,7 @@ Admission QueueIndex::reserve(std::uint32_t n, const std::int64_t* versions, std
   }
   if (short_of()) return Admission::blocked;
   for (std::uint32_t i = 0; i < blocks; ++i) {
-    const std::uint32_t b = table_.find_free();
+    const std::uint32_t b = t_.free.first;
     table_.give(b, writer);
     out->push_back(b);
   }

@@ -102,11 +102,15 @@ void TableCore::recover() {
 
 void TableCore::recover_blocks() {
   // 2. Blocks: order, active list and counts follow from their states.
-  std::vector<std::uint32_t> open;
+  std::vector<std::uint32_t> open, retired;
   t_.live_steps = 0;
+  t_.open = t_.retired = t_.free = {kNoRow, kNoRow, 0};
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     Block& block = blocks_[b];
-    if (block.state.load(std::memory_order_relaxed) != kOpen) continue;
+    const std::uint32_t state = block.state.load(std::memory_order_relaxed);
+    if (state == kFree) links_.push(t_.free, b);
+    if (state == kRetired) retired.push_back(b);
+    if (state != kOpen) continue;
     open.push_back(b);
     t_.births = std::max(t_.births, block.birth);
     const std::uint32_t folded = block.folded.load(std::memory_order_relaxed);
@@ -115,11 +119,22 @@ void TableCore::recover_blocks() {
     t_.live_steps += queue_ ? queue_->unacknowledged(b) : block.live;
   }
   std::sort(open.begin(), open.end(), [&](std::uint32_t a, std::uint32_t b) { return blocks_[a].birth < blocks_[b].birth; });
-  t_.order_head = 0;
-  t_.order_tail = open.size();
-  t_.active_count = static_cast<std::uint32_t>(open.size());  // folded blocks leave the list at the next fold
-  std::copy(open.begin(), open.end(), order_);
-  std::copy(open.begin(), open.end(), active_);
+  std::sort(retired.begin(), retired.end(), [&](std::uint32_t a, std::uint32_t b) { return blocks_[a].retired_epoch < blocks_[b].retired_epoch; });
+  for (const std::uint32_t b : open) links_.push(t_.open, b);
+  for (const std::uint32_t b : retired) links_.push(t_.retired, b);
+  if (queue_) {
+    t_.order_head = 0;
+    t_.order_tail = open.size();
+    std::copy(open.begin(), open.end(), order_);
+  }
+  t_.active_count = 0;
+  for (const std::uint32_t b : open) {  // folded blocks leave the list at the next fold, single rows have left it
+    if (!slots() || blocks_[b].live == 0) active_[t_.active_count++] = b;
+  }
+  for (const std::uint32_t b : open) {  // a row that was being removed
+    if (slots() && blocks_[b].evicted.load(std::memory_order_relaxed) > 0) retire(b);
+  }
+  if (victims_.used()) victims_.refresh_all();
   // The dead holder may have changed a count and not its counter: folded less evicted is what is live.
   const std::uint64_t in = t_.counters.steps_folded.load(), out = t_.counters.steps_evicted.load();
   if (in < out + t_.live_steps) {
@@ -171,12 +186,26 @@ std::vector<std::string> TableCore::verify() {
       }
     }
   }
-  for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i, ++order) {
-    const Block& block = blocks_[order_[i % t_.n_blocks]];
-    expect(block.state.load() == kOpen, "a block in the eviction order is not open");
-    expect(i == t_.order_head || blocks_[order_[(i - 1) % t_.n_blocks]].birth < block.birth, "eviction order is not the order of birth");
-  }
+  std::uint64_t last_birth = 0;
+  each_open_block(false, [&](std::uint32_t b) {
+    expect(blocks_[b].state.load() == kOpen, "a block in the eviction order is not open");
+    expect(last_birth < blocks_[b].birth, "eviction order is not the order of birth");
+    expect(!slots() || blocks_[b].evicted.load() == 0, "a row that was removed is in the eviction order");
+    last_birth = blocks_[b].birth;
+    return ++order <= t_.n_blocks;
+  });
   expect(order == open, "eviction order holds " + std::to_string(order) + " blocks of " + std::to_string(open));
+  const auto count = [&](const BlockList& list, std::uint32_t state) {
+    std::uint64_t length = 0;
+    for (std::uint32_t b = list.first; b != kNoRow && length <= t_.n_blocks; b = links_.after(b), ++length) {
+      expect(blocks_[b].state.load() == state, "block " + std::to_string(b) + " is in the wrong list");
+    }
+    expect(length == list.count, "a list of " + std::to_string(length) + " blocks is counted as " + std::to_string(list.count));
+    return length;
+  };
+  const std::uint64_t all = count(t_.open, kOpen) + count(t_.retired, kRetired) + count(t_.free, kFree);
+  expect(all == t_.n_blocks, "lists hold " + std::to_string(all) + " blocks of " + std::to_string(t_.n_blocks));
+  expect(!victims_.used() || victims_.consistent(), "tree of victims: a node differs from its children");
   expect(live == t_.live_steps, "live steps " + std::to_string(t_.live_steps) + ", recount " + std::to_string(live));
   expect(t_.counters.steps_folded.load() - t_.counters.steps_evicted.load() == live, "counters of folded and evicted steps differ from the live steps");
   expect(t_.live_steps <= t_.max_size, "live steps " + std::to_string(t_.live_steps) + " above max_size");

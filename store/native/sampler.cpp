@@ -10,6 +10,7 @@
 #include "failpoints.hpp"
 #include "philox.hpp"
 #include "powers.hpp"
+#include "schedule.hpp"
 
 namespace conduit {
 namespace {
@@ -37,19 +38,21 @@ Sampler::Sampler(std::shared_ptr<TableCore> table, Plan plan)
 SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state, Reservation* held) {
   TableCore& t = *table_;
   Table& shared = t.shared();
+  ViewIndex& view = t.view(plan_.view);
   t.process().check();
+  const std::uint64_t numbers = draw_numbers(view, n);
   const std::vector<std::uint64_t> offsets = plan_.offsets(n);
   const std::size_t extra = plan_.outputs.size();
   auto* keys = reinterpret_cast<std::uint64_t*>(out + offsets[extra]);
   auto* probabilities = reinterpret_cast<double*>(out + offsets[extra + 1]);
   auto* weights = reinterpret_cast<float*>(out + offsets[extra + 2]);
-  draws_.resize(n);
+  draws_.resize(std::max<std::uint64_t>(n, numbers));
   slots_.resize(n);
   for (;;) {
-    if (!t.counts_uses()) uniform_draws(t.view(plan_.view).shared().seed, stream, batch, n, draws_.data());
+    uniform_draws(view.shared().seed, stream, batch, static_cast<std::uint32_t>(numbers), draws_.data());
     if (goals_) {
       goal_draws_.resize(std::size_t{n} * 2);
-      uniform_draws(t.view(plan_.view).shared().seed ^ kGoals, stream, batch, 2 * n, goal_draws_.data());
+      uniform_draws(view.shared().seed ^ kGoals, stream, batch, 2 * n, goal_draws_.data());
     }
     const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();  // before the draw: what is drawn stays in place
     const std::uint64_t began = now_ns();
@@ -71,9 +74,12 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
       t.span(Stage::gather, n, drawn, gathered);
       shared.counters.sampled_rows.fetch_add(n, std::memory_order_relaxed);
       shared.counters.sampled_batches.fetch_add(1, std::memory_order_relaxed);
-      return SampleStatus::ok;
+      return state->status = SampleStatus::ok;
     }
     // Expelled while stopped: the copy may be of a block's next life. The batch was never delivered.
+    Drawn rows = state->drawn;
+    rows.index = kNextBatch;  // the number stays this batch's
+    undo(n, out, rows);
     shared.counters.discarded_batches.fetch_add(1, std::memory_order_relaxed);
   }
 }
@@ -87,9 +93,8 @@ SampleStatus Sampler::draw(std::uint32_t n, std::uint32_t stream, std::uint64_t 
   IndexLock lock(t);
   FAILPOINT(draw_locked);
   t.fold();
-  const ViewIndex& view = t.view(plan_.view);
-  state->mark = view.mark();
-  state->total = state->mark.total;
+  ViewIndex& view = t.view(plan_.view);
+  state->total = view.total();
   if (!t.sample_possible(n)) {
     state->limiter = t.limiter_state();
     return SampleStatus::never;
@@ -108,29 +113,42 @@ SampleStatus Sampler::draw(std::uint32_t n, std::uint32_t stream, std::uint64_t 
     state->limiter = t.limiter_state();
     return status;
   };
-  if (!(state->total > 0.0)) return failed(SampleStatus::no_mass);
-  const double* leaves = view.leaves();
-  *beta = view.settings().beta;
   if (plan_.table_weights) *least = view.least_mass() / state->total;
-  if (t.counts_uses()) {
+  if (t.counts_uses() && view.sampler() == kByMass) {
+    if (!(state->total > 0.0)) return failed(SampleStatus::no_mass);
     if (!t.draw_counted(view, stream, batch, n, slots_.data(), probabilities, &spent_)) return failed(SampleStatus::used_up);
-    for (std::uint32_t i = 0; i < n; ++i) keys[i] = t.key_of(slots_[i]);
-    t.use_up(spent_);
-    state->mark = view.mark();  // what a batch does itself is no drift of it
   } else {
-    for (std::uint32_t i = 0; i < n; ++i) draws_[i] *= state->total;
-    view.sum().find(draws_.data(), n, slots_.data());
-    for (std::uint32_t i = 0; i < n; ++i) {
-      keys[i] = t.key_of(slots_[i]);
-      probabilities[i] = leaves[slots_[i]] / state->total;
-    }
+    const DrawStatus status = t.draw(view, {n, draws_.data()}, slots_.data(), probabilities, &state->drawn);
+    if (status != DrawStatus::ok) return failed(status == DrawStatus::no_mass ? SampleStatus::no_mass : SampleStatus::few_rows);
+    if (t.counts_uses()) t.count_uses(n, slots_.data(), &spent_);
   }
+  for (std::uint32_t i = 0; i < n; ++i) keys[i] = t.key_of(slots_[i]);
+  if (t.counts_uses()) t.use_up(spent_);
+  state->mark = view.mark();  // after the draw: what a batch does itself is no drift of it
+  if (state->drawn.index == kNextBatch) state->drawn.index = view.shared().batches++;
+  const Schedule& schedule = view.shared().beta_schedule;
+  *beta = schedule.kind == kConstant ? view.settings().beta : value_at(schedule, state->drawn.index);
   if (take) {
     t.take_samples(n);
     *held = Reservation(table_, n, t.settings().era);
   }
   FAILPOINT(draw_done);
   return SampleStatus::ok;
+}
+
+void Sampler::undo(std::uint32_t n, const std::byte* out, const Drawn& drawn) {
+  TableCore& t = *table_;
+  ViewIndex& view = t.view(plan_.view);
+  if (!view.marked() && view.shared().beta_schedule.kind == kConstant) return;  // the draw has changed nothing
+  t.process().check();
+  const auto* keys = reinterpret_cast<const std::uint64_t*>(out + plan_.offsets(n)[plan_.outputs.size()]);
+  {
+    IndexLock lock(t);
+    t.fold();
+    t.undo_draw(view, keys, n, drawn);
+  }
+  FAILPOINT(draw_undone);
+  announce(t.shared().rows_waiting, t.shared().rows_signal);
 }
 
 bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at) {

@@ -24,6 +24,7 @@ enum class SampleStatus {
   limited,  // kSampleToInsert: too few inserts since
   used_up,  // the rows may not be delivered so often any more
   never,    // more rows than the limiter can ever be sure to let through
+  few_rows,  // the sampler draws each row once, and there are fewer than asked for
 };
 
 struct SampleState {
@@ -31,6 +32,7 @@ struct SampleState {
   LimiterState limiter;
   double total = 0.0;
   DrawMark mark;  // of the batch that was drawn
+  Drawn drawn;    // in: `index` of a batch that was drawn before and is drawn again, else kNextBatch
 };
 
 class Sampler {
@@ -39,7 +41,8 @@ class Sampler {
 
   // One attempt, without waiting for rows. Draw `i` of the batch uses Philox(seed, stream, batch). Fills `out`. Where the
   // limiter counts samples, `held` afterwards holds these, for the caller to deliver or to let go of; what it holds before, of
-  // the same size, is used instead of taking more.
+  // the same size, is used instead of taking more. A batch whose copy was worthless, because this reader had been stopped, is
+  // undone and drawn again with the same numbers.
   SampleStatus sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state, Reservation* held);
   // After an attempt that failed: begin_wait, one more attempt, and only then wait with what begin_wait returned. So no
   // row that is published in between is slept through. Wakes early at will.
@@ -48,6 +51,9 @@ class Sampler {
   // Copies the windows of given live rows; false for the first key that is stale, whose position comes back. Nothing was
   // drawn: probabilities are NaN, weights 1, goals as they were.
   bool read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at);
+  // A batch of n rows that `sample` filled into `out` will not be delivered: without replacement its rows come back, unless
+  // their epoch is over. What is not undone, for a killed process, say, counts as drawn.
+  void undo(std::uint32_t n, const std::byte* out, const Drawn& drawn);
   const Plan& plan() const { return plan_; }
   TableCore& table() const { return *table_; }
 

@@ -46,11 +46,15 @@ void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t a
     View& view = t.views[v];
     const bool prioritized = spec.views[v].prioritized;
     view.raw_offset = prioritized ? take(slots * sizeof(float)) : 0;
+    view.drawn_offset = spec.views[v].sampler == kWithoutReplacement ? take(slots * sizeof(std::uint32_t)) : 0;
     for (std::uint32_t k = 0; k < t.levels; ++k) view.level_offset[k] = take(t.level_size[k] * sizeof(double));
     for (std::uint32_t k = 0; prioritized && k < t.extreme_levels; ++k) view.extreme_offset[k] = take(t.extreme_size[k] * sizeof(Extremes));
   }
   t.active_offset = take(spec.n_blocks * sizeof(std::uint32_t));
-  t.order_offset = take(spec.n_blocks * sizeof(std::uint32_t));
+  t.links_offset = take(spec.n_blocks * sizeof(BlockLink));
+  t.victim_levels = spec.remover == kRemoveLeast ? VictimTree::plan(slots, t.victim_size) : 0;
+  for (std::uint32_t k = 0; k < t.victim_levels; ++k) t.victim_offset[k] = take(t.victim_size[k] * sizeof(Victim));
+  t.order_offset = spec.queue.groups > 0 ? take(spec.n_blocks * sizeof(std::uint32_t)) : 0;
   t.uses_offset = spec.counts_uses ? take(slots * sizeof(std::uint32_t)) : 0;
   t.tallies_offset = spec.limiter == kSampleToInsert ? take(max_processes * sizeof(Tally)) : 0;
   t.queue_offset = spec.queue.groups > 0 ? take(QueueIndex::bytes(spec.queue.groups, spec.n_blocks, slots)) : 0;
@@ -89,6 +93,14 @@ Ends ends_of(const Segments& segments) {
   return ends;
 }
 
+VictimTree victims_of(const Segments& segments, const Table& t) {
+  if (t.victim_levels == 0) return {};
+  Victim* levels[kTreeLevels];
+  for (std::uint32_t k = 0; k < t.victim_levels; ++k) levels[k] = segments.control_at<Victim>(t.victim_offset[k]);
+  return {segments.control_at<Block>(t.blocks_offset), segments.control_at<float>(t.views[t.remover_view].raw_offset), t.n_blocks, levels, t.victim_size,
+          t.victim_levels};
+}
+
 void fill(const TableSpec& spec, const Segments& segments, Table& t) {
   snprintf(t.name, sizeof t.name, "%s", spec.name.c_str());
   memcpy(segments.control_at<char>(t.spec_offset), spec.spec.data(), spec.spec.size());
@@ -102,6 +114,11 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
   t.limiter = spec.limiter;
   t.limits_inserts = spec.limits_inserts;
   t.settings[0] = spec.settings;
+  t.remover = spec.remover;
+  t.remover_view = spec.remover_view;
+  t.open = t.retired = t.free = {kNoRow, kNoRow, 0};
+  const BlockLinks links(segments.control_at<BlockLink>(t.links_offset));
+  for (std::uint32_t b = 0; b < t.n_blocks; ++b) links.push(t.free, b);
   t.n_views = static_cast<std::uint32_t>(spec.views.size());
   for (std::uint32_t v = 0; v < t.n_views; ++v) {
     const ViewSpec& from = spec.views[v];
@@ -114,10 +131,15 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
     view.rules = from.rules;
     view.prioritized = from.prioritized;
     t.settings[0].views[v] = from.chances;
+    view.sampler = from.sampler;
+    view.stratified = from.stratified;
+    view.beta_schedule = from.beta_schedule;
+    view.epoch = 1;
     for (std::uint32_t k = 0; from.prioritized && k < t.extreme_levels; ++k) {
       std::fill_n(segments.control_at<Extremes>(view.extreme_offset[k]), t.extreme_size[k], Extremes{});
     }
   }
+  if (t.victim_levels > 0) victims_of(segments, t).refresh_all();
   if (t.queue_offset != 0) QueueIndex::fill(spec.queue, spec.n_blocks, spec.rows_per_block, t.queue_offset, segments);
   mutex_init(t.index);
 }
@@ -214,7 +236,9 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   uses_ = t_.uses_offset != 0 ? s.control_at<std::uint32_t>(t_.uses_offset) : nullptr;
   tallies_ = t_.tallies_offset != 0 ? s.control_at<Tally>(t_.tallies_offset) : nullptr;
   active_ = s.control_at<std::uint32_t>(t_.active_offset);
-  order_ = s.control_at<std::uint32_t>(t_.order_offset);
+  links_ = BlockLinks(s.control_at<BlockLink>(t_.links_offset));
+  victims_ = victims_of(s, t_);
+  order_ = t_.order_offset != 0 ? s.control_at<std::uint32_t>(t_.order_offset) : nullptr;
   data_ = s.data() + t_.data_offset;
   shift_ = kSlotBits + static_cast<unsigned>(std::bit_width(t_.rows_per_block - 1u));
   reciprocal_ = ((std::uint64_t{1} << shift_) + t_.rows_per_block - 1) / t_.rows_per_block;
@@ -274,9 +298,11 @@ UpdateCount TableCore::update(std::uint32_t v, const std::uint64_t* keys, const 
         view.set_raw(slot, priorities[i]);
         FAILPOINT(tree_raw_written);
         if (!view.ready(slot)) continue;  // its leaf waits for its successor
-        change += std::abs(leaf[i - start] - leaves[slot]);
-        leaves[slot] = leaf[i - start];
+        const double mass = view.drawn(slot) ? 0.0 : leaf[i - start];
+        change += std::abs(mass - leaves[slot]);
+        leaves[slot] = mass;
         view.extreme_changed(slot, before);
+        if (victims_.used() && v == t_.remover_view) victims_.changed(slot);
       }
       FAILPOINT(tree_leaves_written);
       view.refresh_sums(lines.data(), used);
@@ -299,7 +325,9 @@ void TableCore::touch_all() const {
 }
 
 bool TableCore::drawable() const {
-  return std::any_of(views_.begin(), views_.end(), [](const ViewIndex& view) { return view.total() > 0.0; });
+  return std::any_of(views_.begin(), views_.end(), [&](const ViewIndex& view) {
+    return view.total() > 0.0 || (view.marked() && t_.live_steps > 0);  // the next epoch has rows
+  });
 }
 
 std::uint64_t TableCore::steps() {
@@ -322,6 +350,7 @@ TableInfo TableCore::info(std::uint32_t v) {
     if (v < n_views()) {
       info.total = views_[v].total();
       info.max_priority = views_[v].prioritized() ? views_[v].extremes().largest : 1.0f;
+      info.epoch = views_[v].marked() ? views_[v].shared().epoch : 0;
     }
     if (t_.limiter == kSampleToInsert) return_reserved_by_dead();
     info.limiter = limiter_state();
@@ -354,7 +383,7 @@ TableInfo TableCore::info(std::uint32_t v) {
     info.blocks_open += state == kOpen;
     info.blocks_free += state == kFree;
     info.blocks_retired += state == kRetired;
-    info.blocks_pinned += pinned(b, &pid);
+    info.blocks_pinned += !slots() && pinned(b, &pid);
     info.open_writers += state == kOpen && (blocks_[b].pub.load() & kSealed) == 0;
   }
   for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += v < n_views() && views_[v].ready(slot);
@@ -363,6 +392,7 @@ TableInfo TableCore::info(std::uint32_t v) {
 
 std::uint32_t TableCore::pin_block(std::uint32_t b, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation) {
   process_->check();
+  if (slots()) fail(ErrorCode::config, "table '%s' keeps rows one by one: it has no blocks to look into without a copy. Use table.rows(keys)", t_.name);
   IndexLock lock(*this);
   FAILPOINT(pin_locked);
   fold();
@@ -381,10 +411,10 @@ std::vector<std::uint32_t> TableCore::live_blocks() {
   IndexLock lock(*this);
   fold();
   std::vector<std::uint32_t> live;
-  for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i) {
-    const std::uint32_t b = order_[i % t_.n_blocks];
+  each_open_block(false, [&](std::uint32_t b) {
     if (blocks_[b].evicted.load() < blocks_[b].folded.load()) live.push_back(b);
-  }
+    return true;
+  });
   return live;
 }
 

@@ -3,7 +3,7 @@
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
 // `evicted`; a half-done joint publication; each row's written flags, `prev`, step number, raw priorities and count of uses;
 // settings; tallies; of a queue what queue.hpp says. Derived: `next`, readiness, leaves, sums, extremes (of each view, see
-// view.hpp), active list, order ring, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
+// view.hpp), active list, lists of blocks, victims, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,15 @@
 #include <string>
 #include <vector>
 
+#include "block_lists.hpp"
+#include "draws.hpp"
 #include "layout.hpp"
 #include "limiter.hpp"
 #include "process.hpp"
 #include "spans.hpp"
 #include "sync.hpp"
 #include "tree.hpp"
+#include "victims.hpp"
 #include "view.hpp"
 
 namespace conduit {
@@ -34,6 +37,9 @@ struct ViewSpec {
   bool prioritized = false;
   std::uint32_t steps_before = 0, steps_after = 0, period = 1, rules = 0;  // see View
   ViewSettings chances;   // as the view begins
+  SamplerKind sampler = kByMass;
+  bool stratified = false;
+  Schedule beta_schedule;
 };
 
 struct TableSpec {
@@ -42,6 +48,8 @@ struct TableSpec {
   std::uint64_t max_size = 0, block_bytes = 0, seed = 0;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
   bool links = false;  // rows are chained into episodes: any view that is not of rows as stored needs it
+  RemoverKind remover = kRemoveOldest;
+  std::uint32_t remover_view = 0;
   std::vector<ViewSpec> views;  // one at least; none of a queue
   LimiterKind limiter = kMinSize;
   bool limits_inserts = false, counts_uses = false;
@@ -58,7 +66,10 @@ struct TableInfo {
   LimiterState limiter;
   double total;
   float max_priority;
+  std::uint32_t epoch;  // of draws without replacement
 };
+
+enum class Scan : std::uint32_t { age = 0, priority = 1, column = 2, times = 3 };  // age: rows appended since; times: drawn
 
 struct UpdateCount {
   std::uint64_t applied, stale;
@@ -102,6 +113,10 @@ class TableCore {
     return make_key(blocks_[block_of(slot)].generation.load(std::memory_order_relaxed), slot);
   }
   bool live(std::uint64_t key, std::uint32_t* slot) const;
+  // Rows for a batch, as the view's sampler draws them; see draws.hpp.
+  DrawStatus draw(ViewIndex& view, const DrawRequest& request, std::uint32_t* slots, double* probabilities, Drawn* drawn);
+  // Takes back what a draw has changed for good: its batch was never delivered.
+  void undo_draw(ViewIndex& view, const std::uint64_t* keys, std::uint32_t n, const Drawn& drawn);
   const Settings& settings() const { return t_.settings[t_.settings_now]; }
   LimiterState limiter_state() const;
   bool sample_possible(std::uint64_t rows) const;
@@ -111,6 +126,7 @@ class TableCore {
   bool draw_counted(const ViewIndex& view, std::uint32_t stream, std::uint64_t batch, std::uint32_t n, std::uint32_t* slots, double* probabilities,
                     std::vector<std::uint32_t>* spent);
   void use_up(const std::vector<std::uint32_t>& slots);
+  void count_uses(std::uint32_t n, const std::uint32_t* slots, std::vector<std::uint32_t>* spent);
 
   // --- take the lock themselves ---
   // A free block given to a writer of this process, or kNoRow when none can be had now (then `holders` says why).
@@ -141,11 +157,15 @@ class TableCore {
   // Pins a block with rows; fills the rows that are live in it. Returns the ledger entry. Throws stale.
   std::uint32_t pin_block(std::uint32_t block, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation);
   std::vector<std::uint32_t> live_blocks();
+  // One number of each live row, in eviction order: a priority as float32, a count as uint64, a column as it is stored.
+  std::vector<std::byte> scan(std::uint32_t view, Scan what, std::uint32_t column);
   std::vector<float> priorities(std::uint32_t view, const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
   // Flags of rows and the keys of the rows that follow them in their episodes; 0 and kNoKey where there is none.
   void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);
 
   // --- no lock ---
+  // Blocks are single rows that leave in any order, see remove.cpp.
+  bool slots() const { return t_.remover != kRemoveOldest; }
   Block& block(std::uint32_t b) const { return blocks_[b]; }
   Tally& tally(std::uint32_t process) const { return tallies_[process]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
@@ -180,6 +200,16 @@ class TableCore {
   void finish_chains_of(std::uint64_t writer);
 
   void make_ready(ViewIndex& view, const std::vector<std::uint32_t>& slots);
+  // Calls f(block) for the blocks that may hold live rows, in eviction order or the other way, until it returns false.
+  template <class F>
+  void each_open_block(bool newest_first, F f) const {
+    std::uint32_t b = newest_first ? t_.open.last : t_.open.first;
+    while (b != kNoRow && f(b)) b = newest_first ? links_.before(b) : links_.after(b);
+  }
+  bool draw_in_order(const ViewIndex& view, std::uint32_t n, std::uint32_t* slots, std::uint64_t* found) const;
+  bool draw_without_replacement(ViewIndex& view, const DrawRequest& request, std::uint32_t* slots, double* probabilities, Drawn* drawn);
+  void begin_epoch(ViewIndex& view, const std::uint32_t* without, std::uint32_t n);
+  std::uint64_t count_ready(const ViewIndex& view) const;
   void journal(const LineRange* ranges, std::uint32_t n);
   void journal_done();
   void drop_rows(std::uint32_t b, std::uint32_t to);
@@ -188,10 +218,12 @@ class TableCore {
   bool evict_head(std::uint64_t surplus);
   void evict_block(std::uint32_t b);
   void retire(std::uint32_t b);
+  std::uint32_t victim() const;
+  bool remove_one();
+  void make_room();
   bool eviction_frees() const;
   void seal_dead();
   bool reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
-  std::uint32_t find_free();
   void give(std::uint32_t b, std::uint64_t writer);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   // Of a folded row that has not been evicted: whether it counts as live.
@@ -224,7 +256,9 @@ class TableCore {
   Block* blocks_;
   Tally* tallies_;
   std::uint32_t* active_;
-  std::uint32_t* order_;
+  BlockLinks links_;
+  std::uint32_t* order_;  // of a queue
+  VictimTree victims_;
   std::byte* data_;
   // reciprocal = ceil(2^shift / rows_per_block) with shift = 28 + ceil(log2(rows_per_block)): exact for 28-bit slots
   std::uint64_t reciprocal_;

@@ -84,6 +84,18 @@ bool TableCore::draw_counted(const ViewIndex& view, std::uint32_t stream, std::u
   return true;
 }
 
+// The same for rows that were drawn otherwise, each once: counted, and `spent` where they are full now.
+void TableCore::count_uses(std::uint32_t n, const std::uint32_t* slots, std::vector<std::uint32_t>* spent) {
+  const std::uint32_t most = settings().max_times;
+  spent->clear();
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const std::uint32_t times = uses(slots[i]) + 1;
+    std::atomic_ref(uses_[slots[i]]).store(times, std::memory_order_relaxed);
+    FAILPOINT(use_counted);
+    if (times >= most) spent->push_back(slots[i]);
+  }
+}
+
 // Rows of `slots`, each full and none of them gone, leave: their leaf is 0 and their keys are stale from here on.
 void TableCore::use_up(const std::vector<std::uint32_t>& slots) {
   static thread_local std::vector<LineRange> lines, scratch;
@@ -112,7 +124,10 @@ void TableCore::use_up(const std::vector<std::uint32_t>& slots) {
     }
     touch_all();  // rows of priority 0 too: the limiter counts them
     journal_done();
-    for (std::size_t i = start; i < end; ++i) --blocks_[block_of(slots[i])].live;
+    for (std::size_t i = start; i < end; ++i) {
+      --blocks_[block_of(slots[i])].live;
+      if (victims_.used()) victims_.changed(slots[i]);
+    }
     t_.live_steps -= end - start;
     t_.counters.steps_evicted.fetch_add(end - start, std::memory_order_relaxed);
     t_.counters.used_up.fetch_add(end - start, std::memory_order_relaxed);
@@ -156,25 +171,29 @@ void TableCore::retire_empty(std::uint32_t b, bool pressed) {
   if (block.state.load(std::memory_order_relaxed) != kOpen || block.live > 0 || (pub & kSealed) == 0 || folded < (pub & kCountMask)) return;
   if (t_.links != 0) {
     const bool back = !pressed && std::any_of(views_.begin(), views_.end(), [](const ViewIndex& view) { return view.shared().steps_before > 0; });
-    for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i) {
-      const Block& other = blocks_[order_[i % t_.n_blocks]];
-      if (other.birth > block.birth && !back) break;
-      if (other.writer == block.writer && other.live > 0) return;
-    }
+    bool held = false;
+    each_open_block(false, [&](std::uint32_t other) {
+      if (blocks_[other].birth > block.birth && !back) return false;
+      held = blocks_[other].writer == block.writer && blocks_[other].live > 0;
+      return !held;
+    });
+    if (held) return;
   }
   drop_rows(b, folded);
   retire(b);
   if (t_.links == 0) return;
   // Younger blocks of the same writer may have waited for this one.
-  for (std::uint64_t i = t_.order_head; i < t_.order_tail; ++i) {
-    const std::uint32_t younger = order_[i % t_.n_blocks];
-    if (blocks_[younger].writer == block.writer && blocks_[younger].live == 0) return retire_empty(younger, pressed);
-  }
+  std::uint32_t next = kNoRow;
+  each_open_block(false, [&](std::uint32_t younger) {
+    if (blocks_[younger].writer == block.writer && blocks_[younger].live == 0) next = younger;
+    return next == kNoRow;
+  });
+  if (next != kNoRow) retire_empty(next, pressed);
 }
 
 // Room is short: blocks without live rows go before any row has to.
 void TableCore::retire_all_empty() {
-  for (std::uint32_t b = 0; uses_ != nullptr && b < t_.n_blocks; ++b) retire_empty(b, true);
+  for (std::uint32_t b = 0; uses_ != nullptr && !slots() && b < t_.n_blocks; ++b) retire_empty(b, true);
 }
 
 }  // namespace conduit

@@ -10,7 +10,8 @@ namespace conduit {
 
 ViewIndex::ViewIndex(const Segments& segments, Table& table, std::uint32_t number)
     : t_(&table), v_(&table.views[number]), number_(number), flags_(segments.control_at<std::uint8_t>(table.flags_offset)),
-      raw_(v_->raw_offset != 0 ? segments.control_at<float>(v_->raw_offset) : nullptr), slots_(table.n_blocks * table.rows_per_block),
+      raw_(v_->raw_offset != 0 ? segments.control_at<float>(v_->raw_offset) : nullptr),
+      marks_(v_->drawn_offset != 0 ? segments.control_at<std::uint32_t>(v_->drawn_offset) : nullptr), slots_(table.n_blocks * table.rows_per_block),
       ready_(ready_flag(number)) {
   double* levels[kTreeLevels];
   for (std::uint32_t k = 0; k < table.levels; ++k) levels[k] = segments.control_at<double>(v_->level_offset[k]);

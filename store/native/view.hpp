@@ -1,6 +1,6 @@
 // One view of a table as seen from one process: which rows its window fits, and how likely each of them is drawn.
 //
-// Ground truth: each row's raw priority, the settings in force (alpha, eps, beta). Derived: readiness (see fold.cpp), leaves, sums, extremes. All of it is
+// Ground truth: each row's raw priority and mark, epoch, the settings in force (alpha, eps, beta). Derived: readiness (see fold.cpp), leaves, sums, extremes. All of it is
 // read and written under the table's index lock, but for what says otherwise.
 #pragma once
 
@@ -34,12 +34,18 @@ class ViewIndex {
 
   View& shared() const { return *v_; }
   bool prioritized() const { return v_->prioritized != 0; }
+  SamplerKind sampler() const { return static_cast<SamplerKind>(v_->sampler); }
   const ViewSettings& settings() const { return t_->settings[t_->settings_now].views[number_]; }  // under the index lock
 
   // --- no lock ---
   bool ready(std::uint32_t slot) const { return (std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed) & ready_) != 0; }
   float raw(std::uint32_t slot) const { return std::atomic_ref(raw_[slot]).load(std::memory_order_relaxed); }
   void set_raw(std::uint32_t slot, float value) const { std::atomic_ref(raw_[slot]).store(value, std::memory_order_relaxed); }
+  // Marks of draws without replacement. A new row's is 0, written by its writer before publication.
+  bool marked() const { return marks_ != nullptr; }
+  bool drawn(std::uint32_t slot) const { return marked() && mark(slot) == v_->epoch; }
+  std::uint32_t mark(std::uint32_t slot) const { return std::atomic_ref(marks_[slot]).load(std::memory_order_relaxed); }
+  void set_mark(std::uint32_t slot, std::uint32_t epoch) const { std::atomic_ref(marks_[slot]).store(epoch, std::memory_order_relaxed); }
 
   // --- under the index lock ---
   // Masses (leaves) of priorities as given: (raw + eps)^alpha, 0 where that base is 0.
@@ -51,7 +57,7 @@ class ViewIndex {
     flags.store(ready ? others | ready_ : others, std::memory_order_relaxed);
   }
   double leaf_of(std::uint32_t slot) const {
-    if (!ready(slot)) return 0.0;
+    if (!ready(slot) || drawn(slot)) return 0.0;
     return prioritized() ? mass(raw(slot)) : 1.0;
   }
   double* leaves() const { return sum_.leaves(); }
@@ -87,6 +93,7 @@ class ViewIndex {
   std::uint32_t number_ = 0;
   std::uint8_t* flags_ = nullptr;
   float* raw_ = nullptr;
+  std::uint32_t* marks_ = nullptr;
   std::uint32_t slots_ = 0;
   std::uint8_t ready_ = 0;
   SumTree sum_;

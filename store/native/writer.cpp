@@ -9,6 +9,11 @@
 #include "failpoints.hpp"
 
 namespace conduit {
+namespace {
+
+constexpr std::uint64_t kTellEvery = 256;  // appends of single rows between two additions to the table's counters
+
+}  // namespace
 
 Writer::Writer(std::shared_ptr<TableCore> table, std::uint32_t chains)
     : table_(std::move(table)), forks_(table_->process().forks()),
@@ -38,6 +43,10 @@ void Writer::release_block(std::uint64_t flags) {
   FAILPOINT(append_released);
   block_ = kNoRow;
   count_ = 0;
+  tell_times();
+}
+
+void Writer::tell_times() {
   Counters& c = table_->shared().counters;
   c.append_ns.fetch_add(append_ns_, std::memory_order_relaxed);
   c.append_calls.fetch_add(append_calls_, std::memory_order_relaxed);
@@ -51,6 +60,7 @@ void Writer::close() {
   if (forks_ != table_->process().forks()) return;
   const bool held = block_ != kNoRow;
   release_block(kCut);  // the next folder finishes the chains
+  tell_times();
   while (!spare_.empty()) {
     block_ = spare_.back();
     spare_.pop_back();
@@ -107,7 +117,7 @@ bool Writer::reserve(std::uint32_t n) {
 std::uint32_t Writer::append(const Rows& rows) {
   check();
   const std::uint64_t began = now_ns();
-  const bool together = rows.whole && rows.n <= 2 * table_->shared().rows_per_block;
+  const bool together = rows.whole && !table_->slots() && rows.n <= 2 * table_->shared().rows_per_block;
   stopped_ = Stopped::no;
   const std::uint32_t done = table_->queue() != nullptr ? append_queued(rows) : together ? append_together(rows) : append_in_turn(rows);
   const std::uint64_t ended = now_ns();
@@ -133,7 +143,7 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
       if (most == 0) break;
     }
     if (block_ == kNoRow) {
-      if (opened && !rows.whole) break;
+      if (opened && !rows.whole && !table_->slots()) break;
       try {
         if (!next_block()) {
           stopped_ = Stopped::space;
@@ -165,6 +175,11 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
     if (in > 0) FAILPOINT(append_published);
     count_ += in;
     done += in;
+    if (in > 0 && table_->slots()) {  // released with its publication
+      block_ = kNoRow;
+      count_ = 0;
+      if (append_calls_ >= kTellEvery) tell_times();
+    }
     if (sealed) {  // by an evictor: these rows go into another block
       opened = false;
       release_block(0);
@@ -280,8 +295,10 @@ void Writer::restore_tails() {
 
 bool Writer::publish_alone(const Piece& piece) {
   std::uint64_t expected = piece.row;
+  // A block of one row is full with it, and may be removed at any moment: nothing is left for its writer to do with it.
+  const std::uint64_t flags = table_->slots() ? kSealed | kReleased : 0;
   // seq_cst: release for the rows, and ordered before the load of the waiting flag in announce()
-  return table_->block(piece.block).pub.compare_exchange_strong(expected, std::uint64_t{piece.row} + piece.n, std::memory_order_seq_cst);
+  return table_->block(piece.block).pub.compare_exchange_strong(expected, (std::uint64_t{piece.row} + piece.n) | flags, std::memory_order_seq_cst);
 }
 
 bool Writer::publish_together(const Piece* pieces, std::uint32_t n) {
@@ -320,6 +337,7 @@ void Writer::write_rows(const Rows& rows, std::uint32_t from, const Piece& piece
   }
   for (std::uint32_t v = 0; v < t.n_views(); ++v) {
     const ViewIndex& view = t.view(v);
+    for (std::uint32_t i = 0; view.marked() && i < n; ++i) view.set_mark(base + i, 0);
     if (!view.prioritized()) continue;
     for (std::uint32_t i = 0; i < n; ++i) {
       view.set_raw(base + i, rows.priorities != nullptr ? rows.priorities[from + i] : std::numeric_limits<float>::quiet_NaN());

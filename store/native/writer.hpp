@@ -61,6 +61,7 @@ class Writer {
 
  private:
   void release_block(std::uint64_t flags);
+  void tell_times();
   bool next_block();
   bool reserve(std::uint32_t n);
   // Rows of one append that go into one block: n from `row` on.

@@ -1,7 +1,8 @@
 """C11: empty tables, totals of zero and tables smaller than a batch crashed or looped.
 
 Policy: an empty table and a total of zero time out, saying which; draws are with replacement, so a batch may be
-larger than the table; a batch of no rows is a ValueError.
+larger than the table; a batch of no rows is a ValueError. By samplers that draw each row once a batch larger than what
+there is waits for rows and then times out, saying how many there are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from conduit import SampleTimeout
+from conduit import CapacityError, SampleTimeout, samplers
 from tests.store_support import fresh_store, keys_of, plain_table, prioritized
 
 
@@ -44,6 +45,20 @@ def test_a_batch_may_be_larger_than_the_table() -> None:
         batch = table.sample(8)
         assert batch["x"].shape == (8,)
         assert set(batch["x"]) <= {0, 1, 2}
+
+
+@pytest.mark.parametrize("sampler", [samplers.WithoutReplacement(), samplers.Fifo(), samplers.Lifo()])
+def test_without_replacement_a_batch_is_no_larger_than_the_table(sampler: samplers.Sampler) -> None:
+    with fresh_store() as store:
+        table = plain_table(store, 8, sampler=sampler)
+        table.extend({"x": np.arange(3)})
+        began = time.monotonic()
+        with pytest.raises(SampleTimeout, match=r"8 rows, each once.*3 rows can be drawn"):
+            table.sample(8, timeout=0.1)
+        assert time.monotonic() - began >= 0.1
+        assert sorted(table.sample(3)["x"].tolist()) == [0, 1, 2]
+        with pytest.raises(CapacityError):
+            table.sample(9, timeout=None)
 
 
 def test_a_batch_of_nothing_is_refused() -> None:

@@ -56,7 +56,7 @@ def test_settings_that_would_have_no_effect_are_refused() -> None:
         with pytest.raises(ConfigError, match="no alpha"):
             table.reconfigure(alpha=0.5)
         table.extend({"x": np.arange(3)})
-        with pytest.raises(ConfigError, match="uniformly"):
+        with pytest.raises(ConfigError, match="not sampled by priority"):
             table.update_priorities([1], [1.0])
 
 
@@ -69,6 +69,6 @@ def test_priorities_for_a_uniform_table_are_refused(way: str) -> None:
                 "extend": lambda: table.extend({"x": np.arange(3)}, priorities=np.ones(3)),
                 "append": lambda: writer.append(x=1, priority=2.0),
             }[way]
-            with pytest.raises(ConfigError, match="uniformly"):
+            with pytest.raises(ConfigError, match="not sampled by priority"):
                 append()
         assert len(table) == 0

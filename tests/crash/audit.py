@@ -35,6 +35,12 @@ class Auditor:
         faults = limited.faults(self.tables)
         for name in ("limited", "counted"):
             self.tables[name].verify()
+        for name in ("newest", "least"):
+            table = self.tables[name]
+            table.verify()
+            info = table.info()
+            if not len(table) == info.rows == info.blocks_open == info.appended - info.evicted <= table.max_size:
+                faults.append(f"{name}: {len(table)} rows, info {info}")
         for position, name in enumerate(("plain", "episodic")):
             table = self.tables[name]
             table.verify()

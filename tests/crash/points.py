@@ -43,6 +43,8 @@ ROLES_AT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("use_counted", "use_ended", "use_counts"), ("limited",)),
     **dict.fromkeys(("update_locked", "update_done"), ("updater",)),
     **dict.fromkeys(("reader_entered", "draw_locked", "draw_done"), _READING),
+    **dict.fromkeys(("draw_marked", "epoch_marked", "epoch_counted", "epoch_leaves", "epoch_done"), ("sampler",)),
+    **dict.fromkeys(("draw_unmarked", "draw_undone"), ("sampler",)),
     **dict.fromkeys(("gather_begin", "gather_column", "gather_end", "reader_left"), _READING),
     **dict.fromkeys(("pin_locked", "pin_written", "pin_released"), ("reader",)),
     **dict.fromkeys(("clear_begin", "clear_end"), ("cleaner",)),
@@ -51,6 +53,19 @@ ROLES_AT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("wait_space",), WRITING),
     "evict_bereft": ("episodes", "fragments", "vector", *_READING),
 }
+
+# The role that alone writes, draws from and changes the tables whose rows leave one by one passes nearly all of that.
+for _point in (
+    *("append_row_written", "append_before_publish", "append_published", "lock_taken"),
+    *("open_locked", "open_before_state", "open_after_state", "open_ordered"),
+    *("fold_begin", "fold_row_ready", "fold_block_leaves", "fold_block_counted", "fold_end"),
+    *("evict_begin", "evict_marked", "evict_leaves", "evict_counted", "retire_before", "retire_after"),
+    *("reclaim_before", "reclaim_after", "remove_chosen", "remove_done", "victim_written"),
+    *("journal_written", "tree_raw_written", "tree_leaves_written", "tree_level_written", "tree_done"),
+    *("update_locked", "update_done", "reader_entered", "draw_locked", "draw_done"),
+    *("gather_begin", "gather_column", "gather_end", "reader_left", "clear_begin", "clear_end"),
+):
+    ROLES_AT[_point] = (*ROLES_AT.get(_point, ()), "remover")
 
 # The same of queues, which have a stage of their own (test_queue_kills.py).
 QUEUE_ROLES_AT: dict[str, tuple[str, ...]] = {
@@ -68,7 +83,7 @@ LOCK_FREE = frozenset(
         *("attach_claimed", "attach_cleaned", "detach_begin"),
         *("append_row_written", "append_before_publish", "append_published", "append_sealed", "append_released"),
         *("reader_entered", "gather_begin", "gather_column", "gather_end", "reader_left"),
-        *("pin_released", "wait_rows", "wait_space", "wait_limiter"),
+        *("pin_released", "wait_rows", "wait_space", "wait_limiter", "draw_undone"),
         *("limiter_delivered", "limiter_returned"),
         *("announce_begin", "announce_cleared", "announce_signalled"),
         *("queue_written", "lease_copied", "ack_left"),

@@ -5,6 +5,8 @@ A role checks all that it reads itself; what it finds wrong it raises.
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from typing import Any
 
 import conduit
@@ -24,9 +26,9 @@ class Sampler(Role):
         self.tables = [self.store.table(name) for name in ("plain", "episodic")]
         self.hungry = self.store.table("hungry")
 
-    def draw(self, table: conduit.Table) -> conduit.Batch | None:
+    def draw(self, table: conduit.Table, n: int | None = None, window: str | None = None) -> conduit.Batch | None:
         try:
-            batch = table.sample(self.chance.randint(1, 24), timeout=0.02)
+            batch = table.sample(n or self.chance.randint(1, 24), window=window, timeout=0.02)
         except SampleTimeout:  # only while a table is still empty
             return None
         _expect(rows.batch_faults(batch))
@@ -36,12 +38,27 @@ class Sampler(Role):
     def step(self) -> None:
         self.count += 1
         self.draw(self.tables[self.count % 2])
+        if self.count % 3 == 0:
+            # nearly all there are: with fewer an epoch would not end, for rows are replaced all the time
+            batch = self.draw(self.tables[0], self.chance.choice((4, rows.MAX_SIZE - 4)), "once")
+            _expect([] if batch is None or len(set(batch.keys)) == len(batch) else ["a row twice in a batch"])
+        if self.count % 16 == 0:
+            self.prepare_in_vain()
         if self.count % 8 == 0:
             try:
                 self.hungry.sample(1, timeout=0.001)
             except SampleTimeout:
                 return
             raise AssertionError("a table without rows was sampled")
+
+    def prepare_in_vain(self) -> None:
+        """A loader is closed with batches ready: their rows come back."""
+        with self.tables[0].loader(4, window="once", prefetch=2) as loader:
+            with suppress(SampleTimeout):
+                loader.next(timeout=0.02)
+            end = time.monotonic() + 0.02
+            while loader.metrics().ready == 0 and time.monotonic() < end:
+                time.sleep(0.0005)
 
 
 class Updater(Sampler):
@@ -121,6 +138,30 @@ class Cleaner(Role):
             self.table.clear()
 
 
+class Remover(Role):
+    """Appends to, draws from and updates the tables whose rows leave one by one."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.tables = [self.store.table(name) for name in ("newest", "least")]
+        self.next = 0
+
+    def step(self) -> None:
+        self.count += 1
+        table = self.tables[self.count % 2]
+        n = self.chance.randint(1, 8)
+        columns = rows.plain_rows(self.writer_id, self.next, n)
+        table.extend(columns, priorities=rows.priority_of(columns["writer"], columns["serial"]))
+        self.next += n
+        batch = table.sample(self.chance.randint(1, 8))
+        _expect(rows.batch_faults(batch))
+        if self.count % 3 == 0:
+            result = table.update_priorities(batch.keys, rows.priority_of(batch["writer"], batch["serial"]))
+            _expect([] if result.applied + result.stale == len(batch) else [f"{result} of {len(batch)} keys"])
+        if self.count % 50 == 0:
+            table.clear()
+
+
 class Tuner(Role):
     """Changes the settings of tables that others use. Samplers wait for rows of the second, and are woken each time."""
 
@@ -167,6 +208,7 @@ ROLES: dict[str, type[Role]] = {
     "reader": Reader,
     "hog": Hog,
     "cleaner": Cleaner,
+    "remover": Remover,
     "tuner": Tuner,
     "limited": limited.Limited,
     "attacher": Attacher,

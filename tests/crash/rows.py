@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conduit import Schema, Store, limiters, samplers, windows
+from conduit import Schema, Store, limiters, removers, samplers, windows
 
 __all__ = ["EPISODIC", "PLAIN", "TABLES", "batch_faults", "episode_rows", "plain_rows", "priority_of"]
 
@@ -41,13 +41,19 @@ EPISODIC = Schema.from_example(
 )
 _prioritized = samplers.Prioritized(alpha=ALPHA, beta=0.4)
 TABLES: dict[str, dict[str, Any]] = {
-    "plain": {"schema": PLAIN, "window": {"rows": windows.Row(), "again": windows.Row()}},
+    "plain": {
+        "schema": PLAIN,
+        "window": {"rows": windows.Row(), "again": windows.Row(), "once": windows.Row()},
+        "sampler": {"rows": _prioritized, "again": _prioritized, "once": samplers.WithoutReplacement()},
+    },
     "episodic": {
         "schema": EPISODIC,
         "window": {"n": windows.NStep(N_STEP, GAMMA), "sequence": windows.Sequence(2, burn_in=2, period=2)},
         "mean_episode_length": 5.0,
     },
     "scratch": {"schema": PLAIN, "window": windows.Row()},
+    "newest": {"schema": PLAIN, "window": windows.Row(), "remover": removers.Lifo()},
+    "least": {"schema": PLAIN, "window": windows.Row(), "remover": removers.LowestPriority()},
     "hungry": {"schema": PLAIN, "window": windows.Row(), "limiter": limiters.MinSize(MAX_SIZE)},
     "limited": {
         "schema": PLAIN,
@@ -62,7 +68,7 @@ TABLES: dict[str, dict[str, Any]] = {
     },
 }
 for _settings in TABLES.values():
-    _settings |= {"max_size": MAX_SIZE, "max_writers": 4, "sampler": _prioritized}
+    _settings |= {"max_size": MAX_SIZE, "max_writers": 4, "sampler": _settings.get("sampler", _prioritized)}
 
 
 def create_store(name: str) -> Store:

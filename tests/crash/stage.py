@@ -18,7 +18,7 @@ __all__ = ["DEADLINE_S", "CrashFailure", "Player", "Stage"]
 
 DEADLINE_S = 10.0  # what is asked for is 1 s; a noisy machine may be late, the times are reported
 _LINES = 16
-_SURVIVORS = ("writers", "sampler", "updater", "reader")
+_SURVIVORS = ("writers", "sampler", "updater", "reader", "remover")
 _REMEMBERED = 64  # dead writers whose rows may still be live
 
 Point = tuple[str, str, int]  # failpoint, "kill" or "stop", at which pass

@@ -92,7 +92,7 @@ def test_updates_change_one_window() -> None:
         for i, p in enumerate(masses / masses.sum()):
             assert in_sigma(drawn[i], 60_000, p)
         np.testing.assert_allclose(table.sample(64).probabilities, 1 / 6)
-        with pytest.raises(ConfigError, match="window 'rows' of table 't' is sampled uniformly"):
+        with pytest.raises(ConfigError, match="window 'rows' of table 't' is not sampled by priority"):
             table.update_priorities(keys, np.ones(6), window="rows")
         table.verify()
 
@@ -103,7 +103,7 @@ def test_settings_change_one_window() -> None:
         table.reconfigure(alpha=1.0, beta=0.25, window="three")
         chances = [table._native.settings().view(number) for number in (0, 1)]
         assert [(c.alpha, c.beta, c.eps) for c in chances] == [(1.0, 1.0, 0.0), (1.0, 0.25, 0.0)]
-        with pytest.raises(ConfigError, match="window 'rows' of table 't' is sampled uniformly"):
+        with pytest.raises(ConfigError, match="window 'rows' of table 't' is not sampled by priority"):
             table.reconfigure(alpha=1.0, window="rows")
         table.reconfigure(min_size=7, window="rows")
         with pytest.raises(SampleTimeout, match=r"MinSize\(7\)"):

@@ -1,0 +1,58 @@
+// One number of each live row, for people to look at.
+#include <memory>
+#include <vector>
+
+#include "table.hpp"
+
+namespace conduit {
+
+// Rows in eviction order, final observations left out. The lock is held while the rows are listed, about a millisecond a
+// million; a column's values are then copied without it, inside a reader epoch.
+std::vector<std::byte> TableCore::scan(std::uint32_t v, Scan what, std::uint32_t column) {
+  process_->check();
+  std::vector<std::byte> values;
+  const auto add = [&](const void* value, std::size_t bytes) {
+    const auto* from = static_cast<const std::byte*>(value);
+    values.insert(values.end(), from, from + bytes);
+  };
+  std::vector<std::uint32_t> rows;
+  for (;;) {
+    values.clear();
+    rows.clear();
+    const std::unique_ptr<ReaderEpoch> epoch = process_->enter();
+    {
+      IndexLock lock(*this);
+      fold();
+      std::uint64_t younger = t_.live_steps;
+      each_open_block(false, [&](std::uint32_t b) {
+        const std::uint32_t base = b * t_.rows_per_block;
+        for (std::uint32_t row = blocks_[b].evicted.load(std::memory_order_relaxed); row < blocks_[b].folded.load(std::memory_order_relaxed); ++row) {
+          if (!is_step(base + row)) continue;
+          --younger;
+          if (what == Scan::column) {
+            rows.push_back(base + row);
+          } else if (what == Scan::priority) {
+            const float raw = views_[v].raw(base + row);
+            add(&raw, sizeof raw);
+          } else {
+            // where single rows have left from in between, their births count appends
+            const std::uint64_t age = slots() ? t_.births - blocks_[b].birth : younger;
+            const std::uint64_t count = what == Scan::times ? uses(base + row) : age;
+            add(&count, sizeof count);
+          }
+        }
+        return true;
+      });
+    }
+    const Column& c = columns_[column];
+    bool held = true;
+    for (std::size_t i = 0; i < rows.size() && held; ++i) {
+      const std::uint32_t b = block_of(rows[i]);
+      add(block_data(b) + c.block_offset + (rows[i] - b * t_.rows_per_block) * c.row_bytes, c.row_bytes);
+      if (i % 65'536 == 65'535) held = epoch->progress();
+    }
+    if (epoch->leave() && held) return values;
+  }
+}
+
+}  // namespace conduit
