@@ -63,7 +63,7 @@ void work(Doomed& d, std::uint32_t turns) {
     if (turn % 4 == 0) d.table->info(0);
     if (turn % 8 == 3) reconfigure(*d.table, 0.25 * (1 + random.below(4)), 0.4, 0.0);
     if (turn % 8 == 7) d.table->clear();
-    d.sampler->wait(d.sampler->begin_wait(), 1000);
+    d.sampler->wait(d.sampler->begin_wait(), 1000, SampleStatus::no_mass);
     if (turn % 8 == 5) d.writer->wait_space(1000);
   }
   d.writer->close();
