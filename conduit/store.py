@@ -406,11 +406,14 @@ def _shared(name: str, read_only: bool) -> Store:
 def _release(
     name: str, attachment: native.Attachment, server: shm.Server | None, control_fd: int, data_fd: int
 ) -> None:
-    attachment.close()
-    if server is not None:
-        from conduit_transport import shm
+    def release() -> None:
+        attachment.close()
+        if server is not None:
+            server.stop()
+            shm.unlink(name)  # only if nobody listens any more
+        os.close(control_fd)
+        os.close(data_fd)
 
-        server.stop()
-        shm.unlink(name)  # only if nobody listens any more
-    os.close(control_fd)
-    os.close(data_fd)
+    from conduit_transport import forks, shm
+
+    forks.unguarded(release)

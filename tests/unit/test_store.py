@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 
 from conduit import CapacityError, ConfigError, Store, StoreNotFound, Table, limiters, samplers, windows
 from conduit_store import memory
-from conduit_transport import names
+from conduit_transport import forks, names
 from tests import store_actions
 from tests.shm_support import no_new_descriptors, private_runtime_dir
 from tests.store_support import EPISODIC, PLAIN, fresh_store, plain_table
+from tests.waiting import until
 from tests.worker import workers
 
 
@@ -210,3 +212,14 @@ def test_a_view_holds_the_memory_but_not_the_name() -> None:
         store.close()
         assert names.list_names() == []
         assert views[0].to_arrow()["x"].to_pylist() == [0, 1, 2, 3, 4]
+
+
+def test_a_store_collected_while_a_fork_is_held_off_lets_go() -> None:
+    """A collection may begin in a thread that holds the guard which the store's server thread needs to end."""
+    with private_runtime_dir():
+        name = f"collected-{os.getpid()}"
+        store = Store.create(name, "1MiB")
+        with forks.fork_guard:
+            del store
+            gc.collect()
+        until(lambda: name not in names.list_names())

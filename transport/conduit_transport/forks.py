@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 from weakref import WeakSet
 
-__all__ = ["Closable", "Descriptor", "fork_guard", "held", "release"]
+__all__ = ["Closable", "Descriptor", "fork_guard", "held", "release", "unguarded"]
 
 
 class Closable(Protocol):
@@ -66,6 +67,17 @@ def release(resource: Closable) -> None:
     with fork_guard:
         _held.discard(resource)
         resource.close()
+
+
+def unguarded(call: Callable[[], None]) -> None:
+    """Calls `call`, which may wait for threads that need `fork_guard`: in a thread of its own where this one holds it.
+
+    For finalisers: a collection may begin anywhere, also between taking the guard and giving it back.
+    """
+    if fork_guard._is_owned():  # type: ignore[attr-defined]  # what threading.Condition asks its locks
+        threading.Thread(target=call, name="conduit-release").start()
+    else:
+        call()
 
 
 def _close_in_child() -> None:
