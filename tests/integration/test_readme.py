@@ -1,4 +1,4 @@
-"""The example in the README runs as it stands there."""
+"""The code in README.md and in docs/sampling.md runs as it stands there."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ def test_the_example_runs() -> None:
     assert done.stderr == ""
     assert done.stdout.startswith("(256, 4) (256, 4) [")
     assert done.stdout.rstrip().endswith("1.0")
+
+
+def test_the_page_of_sampling_runs() -> None:
+    code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "sampling.md").read_text(), re.DOTALL))
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "SampleToInsertRatio(4): 100 inserted x 4 - 256 sampled leaves 144, 256 asked; 28 more" in done.stdout
 
 
 def test_every_linked_file_exists() -> None:
