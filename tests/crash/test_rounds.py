@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.campaign import plan_of
 from tests.crash.points import PREPARED, ROLES_AT
-from tests.crash.rounds import Strike, play
+from tests.crash.rounds import SURE_S, Strike, play
 from tests.crash.stage import Stage
 from tests.leaks import belongings, left_behind
 
@@ -51,13 +51,13 @@ def nothing_is_left_behind(stages: Callable[[], Stage], session_runtime_dir: Pat
 def test_each_failpoint(stages: Callable[[], Stage], point: str, action: str) -> None:
     roles = ROLES_AT[point]
     role = roles[(list(ROLES_AT).index(point) + (action == "stop")) % len(roles)]
-    outcome = play(stages(), (Strike(role, point, action),))
+    outcome = play(stages(), (Strike(role, point, action),), SURE_S)
     assert len(outcome.struck) == 1, f"{role} did not pass {point}"
 
 
 @pytest.mark.parametrize(("role", "point"), [(role, point) for point in PREPARED for role in ROLES_AT[point]])
 def test_each_prepared_failpoint_by_every_role(stages: Callable[[], Stage], role: str, point: str) -> None:
-    outcome = play(stages(), (Strike(role, point, "kill"),))
+    outcome = play(stages(), (Strike(role, point, "kill"),), SURE_S)
     assert len(outcome.struck) == 1
 
 
