@@ -29,6 +29,7 @@ class Extender:
         self._table = table
         self._writer: native.Writer | None = None
         self._forks = 0
+        self._owed: list[Array] | None = None  # a final observation that found no space after its step had
         self._lock = threading.Lock()
         schema = table.schema
         self._nested = any("/" in name for name in schema.names)
@@ -59,17 +60,37 @@ class Extender:
         weights = None if priorities is None else as_priorities(priorities, n)
         if n == 0:
             return 0
-        flags: Array | None = None
-        total = n
-        if self._table.spec.episodic:
-            arrays, weights, flags = self._with_finals(arrays, weights, following, n)
-            total = len(flags)
+        if not self._table.spec.episodic:
+            with self._lock:
+                buffers = [rows.buffer(a) for a in arrays]
+                rows.append(self._native(), self._table.spec, n, buffers, priorities=weights, timeout=timeout)
+            return n
+        arrays, weights, flags = self._with_finals(arrays, weights, following, n)
         with self._lock:
-            rows.append(
-                self._native(), self._table.spec, total, [rows.buffer(a) for a in arrays],
-                flags=flags, priorities=weights, timeout=timeout,
-            )  # fmt: skip
+            self._extend_episodes(arrays, weights, flags, n, timeout)
         return n
+
+    def _extend_episodes(
+        self, arrays: list[Array], weights: Array | None, flags: Array, n: int, timeout: float | None
+    ) -> None:
+        """Append `n` steps and the final observations among them.
+
+        Where it stops between a step that ends its episode and the observation after it, that one is owed: it goes in
+        before whatever comes next.
+        """
+        writer = self._native()
+        if self._owed is not None:
+            arrays = [np.concatenate([owed, array]) for owed, array in zip(self._owed, arrays, strict=True)]
+            flags = np.concatenate([np.array([rows.FINAL], np.uint8), flags])
+            weights = None if weights is None else np.concatenate([np.zeros(1, np.float32), weights])
+        buffers = [rows.buffer(array) for array in arrays]
+        done = writer.append_rows(len(flags), buffers, flags, weights, None, timeout, False)
+        if done > 0 or self._owed is None:
+            owing = done < len(flags) and flags[done] == rows.FINAL
+            self._owed = [array[done : done + 1].copy() for array in arrays] if owing else None
+        if done < len(flags):
+            steps = int(np.count_nonzero(flags[:done] != rows.FINAL))
+            raise rows.timed_out(writer, self._table.spec, timeout, steps, n)
 
     @property
     def blocked(self) -> bool:
@@ -86,6 +107,7 @@ class Extender:
         if self._writer is None or self._forks != attachment.forks:
             self._writer = rows.native_writer(self._table._native, self._table.spec, 1)
             self._forks = attachment.forks
+            self._owed = None
         return self._writer
 
     def _columns(self, columns: Any) -> dict[str, Any]:

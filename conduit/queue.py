@@ -109,6 +109,8 @@ class Queue:
         if self._settings.max_staleness is None:
             raise ConfigError(f"queue {self.name!r} keeps no policy versions: create it with max_staleness=")
         arrow = hasattr(columns, "to_batches") or hasattr(columns, "to_struct_array")
+        if not arrow and not hasattr(columns, "items"):
+            return columns  # refused, with what it is, by whoever takes it
         names = columns.schema.names if arrow else columns
         if version is None:
             if POLICY_VERSION not in names:
@@ -347,6 +349,7 @@ class Queue:
 
     def _check_writable(self) -> None:
         store = self._table._store
+        store._native.check()
         if store.read_only:
             raise ReadOnlyStore(
                 f"store {store.name!r} is attached read-only, and consumers change a queue: attach with read_only=False"
@@ -373,7 +376,9 @@ class QueueWriter(Writer):
         self._versioned = queue.settings.max_staleness is not None
         if policy_version is not None and not self._versioned:
             raise ConfigError(f"queue {queue.name!r} keeps no policy versions: create it with max_staleness=")
-        self.policy_version = policy_version
+        self.policy_version = (
+            None if policy_version is None else whole_number("policy_version", policy_version, -_VERSIONS, _VERSIONS)
+        )
         super().__init__(queue._table, timeout=timeout)
 
     def append(self, *, priority: float | None = None, **columns: Any) -> None:
@@ -410,7 +415,7 @@ def _rows_of(columns: dict[str, Any]) -> int:
     for value in columns.values():
         if hasattr(value, "items") and not hasattr(value, "shape"):
             return _rows_of(dict(value.items()))
-        return len(value)
+        return len(value) if hasattr(value, "__len__") else 0
     return 0
 
 

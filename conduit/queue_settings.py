@@ -33,7 +33,10 @@ class QueueSettings:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        names = (self.consumers,) if isinstance(self.consumers, str) else tuple(self.consumers)
+        names = (self.consumers,) if isinstance(self.consumers, str) else self.consumers
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"consumers is {self.consumers!r}: give a tuple of names")
+        names = tuple(names)
         if not 1 <= len(names) <= native.MAX_CONSUMERS or len(set(names)) != len(names):
             raise ConfigError(f"consumers is {names!r}: give 1 to {native.MAX_CONSUMERS} different names")
         for name in names:

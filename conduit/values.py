@@ -127,7 +127,7 @@ def real_number(name: str, value: Any, low: float, high: float) -> float:
     """
     try:
         number = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not low <= number <= high:
         raise ConfigError(f"{name} is {value!r}: give a number from {low:g} to {high:g}")

@@ -85,6 +85,7 @@ class Sequence:
         put(self, "burn_in", whole_number("burn_in", self.burn_in, 0, _MAX_STEPS))
         put(self, "period", whole_number("period", self.period, 1, 1 << 31))
         put(self, "state", _names("state", self.state))
+        _check_flags(strict=self.strict, next_obs=self.next_obs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class Episode:
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_length", whole_number("max_length", self.max_length, 1, _MAX_STEPS))
         object.__setattr__(self, "state", _names("state", self.state))
+        _check_flags(next_obs=self.next_obs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class FrameStack:
         object.__setattr__(self, "k", whole_number("k", self.k, 1, 1024))
         object.__setattr__(self, "n", whole_number("n", self.n, 1, 1024))
         object.__setattr__(self, "gamma", real_number("gamma", self.gamma, 0.0, 1.0))
-        if self.pad not in ("repeat", "zeros"):
+        if not isinstance(self.pad, str) or self.pad not in ("repeat", "zeros"):
             raise ConfigError(f"pad is {self.pad!r}: give 'repeat' or 'zeros'")
 
 
@@ -181,7 +183,14 @@ class Hindsight:
 Window = Row | Transition | NStep | Sequence | Episode | FrameStack | Hindsight
 
 
+def _check_flags(**flags: object) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ConfigError(f"{name} is {flag!r}: give True or False")
+
+
 def _names(what: str, names: Any) -> tuple[str, ...]:
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    listed = isinstance(names, list | tuple)
+    if not listed or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{what} is {names!r}: give a tuple of column names")
     return tuple(names)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from conduit import rows
-from conduit.agents.ends import ALL, named
+from conduit.agents.given import ALL, copied, named, number
 from conduit.table import Table
+from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, EpisodeError, StoreClosed, UnknownColumn, did_you_mean
 from conduit_store.schema import Column, Schema
 from conduit_store.spaces import columns_of_space
@@ -68,7 +67,7 @@ class JointWriter:
             raise ConfigError(f"table {table.name!r} has {', '.join(names)}: create it with agents.joint_schema()")
         self._writer = table.writer(timeout=timeout)
         self._table = table
-        self._obs: dict[str, Any] | None = None
+        self._obs: dict[str, Array] | None = None  # by column, zeros for agents that are not there
 
     def reset(self, obs: Mapping[str, Any]) -> None:
         """Begin an episode. Ends one that is running, as truncated, where it stands.
@@ -76,9 +75,10 @@ class JointWriter:
         Raises:
             UnknownColumn: an agent that the schema has not.
         """
-        known = {agent: copy.deepcopy(value) for agent, value in self._known(obs).items()}
+        self._writer._native.check()
+        following = self._filled("obs", obs)
         self._finish()
-        self._obs = known
+        self._obs = following
 
     def step(
         self,
@@ -94,31 +94,31 @@ class JointWriter:
             EpisodeError: no reset before it. UnknownColumn: an agent that the schema has not.
             MissingColumn, ShapeMismatch, DtypeMismatch, AppendTimeout: see Writer.append; nothing was appended.
         """
+        self._writer._native.check()
         if self._obs is None:
             raise EpisodeError(f"step() without an episode: call reset(obs) first (table {self._table.name!r})")
-        rewards = rewards or {}
-        for given in (actions, rewards):
-            self._known(given)
-        following = self._known(obs)
+        self._known(rewards or {})
+        earned = {agent: number(agent, reward) for agent, reward in (rewards or {}).items()}
+        following = self._filled("obs", obs)
         dead, cut = named(terminated, self._agents), named(truncated, self._agents)
         over = bool((terminated or {}).get(ALL) or (truncated or {}).get(ALL)) or (
             bool(dead | cut) and all(agent in dead | cut for agent in obs)
         )
         only_cut = bool(cut) and not (terminated or {}).get(ALL)
         row: dict[str, Any] = {
-            **self._filled("obs", self._obs),
+            **self._obs,
             **self._filled("action", actions),
-            "reward": float(sum(rewards.values())),
+            "reward": sum(earned.values()),
             "terminated": over and not only_cut,
             "truncated": over and only_cut,
         }
         for agent in self._agents:
-            row[f"rewards/{agent}"] = float(rewards.get(agent, 0.0))
+            row[f"rewards/{agent}"] = earned.get(agent, 0.0)
             row[f"terminateds/{agent}"] = agent in dead
             row[f"truncateds/{agent}"] = agent in cut
             row[f"present/{agent}"] = agent in actions
         self._writer.append(**row)
-        self._obs = {agent: copy.deepcopy(value) for agent, value in following.items()}
+        self._obs = following
         if over:
             self._finish()
 
@@ -131,26 +131,29 @@ class JointWriter:
                 )
         return given
 
-    def _filled(self, role: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Columns of a role by flat name: what is given, and zeros for agents that are not there."""
-        flat: dict[str, Any] = Schema.flatten({role: dict(given)})
-        for column in self._table.schema.columns:
-            top, _, rest = column.name.partition("/")
-            if top == role and rest.partition("/")[0] not in given:
-                flat[column.name] = rows.zeros(column, 1)[0]
-        return flat
+    def _filled(self, role: str, given: Mapping[str, Any]) -> dict[str, Array]:
+        """Columns of a role by flat name: what is given, checked and copied, and zeros of agents that are not there."""
+        flat = Schema.flatten({role: dict(self._known(given))})
+        columns = [column for column in self._table.schema.columns if column.name.partition("/")[0] == role]
+        there = [column for column in columns if column.name.split("/")[1] in given]
+        if there:
+            rows.check_names(flat, Schema(tuple(there)))
+        return {c.name: copied(c, flat[c.name]) if c in there else np.zeros(c.shape, c.dtype) for c in columns}
 
     def _finish(self) -> None:
         if self._obs is not None and self._writer._native.chain_open(0):
-            final = self._filled("obs", self._obs)
-            self._writer.end({name.removeprefix("obs/"): value for name, value in final.items()})
+            self._writer.end({name.removeprefix("obs/"): value for name, value in self._obs.items()})
         self._obs = None
 
     def close(self) -> None:
         """End what is running, as truncated, and close. Idempotent."""
-        if not self._writer.closed:
-            with suppress(StoreClosed):
-                self._finish()
+        if self._writer.closed:
+            return
+        try:
+            self._finish()
+        except StoreClosed:
+            pass
+        finally:
             self._writer.close()
 
     def __enter__(self) -> Self:

@@ -97,7 +97,7 @@ class AgentTables(Mapping[str, Table]):
         Raises:
             What `Table.sample` raises, for the first policy that has not enough; nothing of that policy is consumed.
         """
-        wanted = dict.fromkeys(self, n) if isinstance(n, int) else n
+        wanted = n if isinstance(n, Mapping) else dict.fromkeys(self, n)
         return {policy: self[policy].sample(count, timeout=timeout) for policy, count in wanted.items()}
 
     def __repr__(self) -> str:

@@ -9,13 +9,17 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from conduit import rows
-from conduit.agents.ends import named
+from conduit.agents.given import copied, named, number
 from conduit.table import Table
 from conduit.values import seconds, whole_number
 from conduit_store.arrays import Array
-from conduit_store.errors import CapacityError, ConfigError, EpisodeError, StoreClosed
-from conduit_store.schema import Column, Schema
-from conduit_store.values import as_row
+from conduit_store.errors import (
+    CapacityError,
+    ConfigError,
+    EpisodeError,
+    StoreClosed,
+)
+from conduit_store.schema import Schema
 
 __all__ = ["AgentWriter"]
 
@@ -82,6 +86,7 @@ class AgentWriter:
         Raises:
             What `step` raises.
         """
+        self._check_open()
         self._flush()
         gone = [agent for agent in self._agents if agent not in obs]
         seen = self._observed(obs, joining=obs, leaving=gone)
@@ -116,26 +121,31 @@ class AgentWriter:
                 After all of these nothing has changed.
             AppendTimeout: no space in time. The step has been taken; what is not in yet goes in with the next call.
         """
+        self._check_open()
         self._flush()
-        rewards = rewards or {}
-        self._check(actions, rewards)
+        given = {agent: number(agent, reward) for agent, reward in (rewards or {}).items()}
+        self._check(actions, given)
         acted = {agent: self._action(agent, action, columns) for agent, action in actions.items()}
         ending = named(terminated, self._agents) | named(truncated, self._agents)
         joining = [agent for agent in obs if agent not in self._agents and agent not in ending]
         seen = self._observed({a: obs[a] for a in obs if a in self._agents or a in joining}, joining)
         for agent, step in acted.items():
             self._act(agent, step)
-        for agent, reward in rewards.items():
+        for agent, reward in given.items():
             if agent in self._agents:
-                self._agents[agent].reward += float(reward)
+                self._agents[agent].reward += reward
             elif agent not in self._ended:
-                self._early[agent] = self._early.get(agent, 0.0) + float(reward)
+                self._early[agent] = self._early.get(agent, 0.0) + reward
         self._observe(seen)
         cut = named(truncated, self._agents)
         dead = named(terminated, self._agents)
         for agent in [agent for agent in self._agents if agent in ending]:
             self._end(agent, rows.TERMINATED * (agent in dead) | rows.TRUNCATED * (agent in cut))
         self._flush()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise StoreClosed(f"this writer of {self._name!r} is closed: call tables.writer() for a new one")
 
     def _check(self, actions: Mapping[str, Any], rewards: Mapping[str, float]) -> None:
         for agent in actions:
@@ -156,7 +166,7 @@ class AgentWriter:
         flat = Schema.flatten(given)
         wanted = [column for column in schema.columns if column.name not in _LATER and column not in schema.obs]
         rows.check_names(flat, Schema(tuple(wanted)))
-        return {column.name: _copied(column, flat[column.name]) for column in wanted}
+        return {column.name: copied(column, flat[column.name]) for column in wanted}
 
     def _observed(
         self, obs: Mapping[str, Any], joining: Collection[str], leaving: Collection[str] = ()
@@ -168,7 +178,7 @@ class AgentWriter:
             columns = self._tables[policy].schema.obs
             flat = Schema.flatten({"obs": value})
             rows.check_names(flat, Schema(columns))
-            seen[agent] = policy, {column.name: _copied(column, flat[column.name]) for column in columns}
+            seen[agent] = policy, {column.name: copied(column, flat[column.name]) for column in columns}
         for policy in self._tables:
             staying = [state for agent, state in self._agents.items() if agent not in joining and agent not in leaving]
             after = sum(seen[agent][0] == policy for agent in joining) + sum(s.policy == policy for s in staying)
@@ -273,7 +283,3 @@ class AgentWriter:
 
     def __repr__(self) -> str:
         return f"<AgentWriter of {self._name!r}: {len(self._agents)} agents there>"
-
-
-def _copied(column: Column, value: Any) -> Array:
-    return np.array(as_row(column, value))  # environments reuse their arrays

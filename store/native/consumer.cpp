@@ -224,6 +224,7 @@ TakeStatus Consumer::take(const Demand& demand, GroupIndex* groups, bool partial
     look_after_leases();
     QueueState& q = queue_.state();
     if (groups == nullptr) queue_.purge(group_);
+    else q.grouped[group_] = 1;
     const bool ended = q.ended.load(std::memory_order_relaxed) != 0;
     const bool fewer = partial || ended;
     if (groups != nullptr) found = groups->collect(demand);

@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 8;
+inline constexpr std::uint32_t kLayoutVersion = 9;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -379,6 +379,7 @@ struct alignas(64) QueueState {
   std::uint64_t cursor[kGroups];      // derived: no row in blocks of an earlier birth waits or will
   std::uint64_t returns[kGroups];     // moves whenever rows have come back
   std::int64_t purged[kGroups];       // derived: no waiting row is too stale for this policy version of the learner's
+  std::uint32_t grouped[kGroups];     // 1 once rows were asked for by the value of a column: too-stale ones then go by whole groups
   std::uint64_t next_deadline_ns;     // derived: no lease ends before
   std::uint32_t lease_cursor, leases_used, leases_active;  // derived
   std::uint64_t expired_leases, released_leases, orphaned_leases;  // counters: ended by time, by hand, by a death

@@ -133,7 +133,7 @@ bool TableCore::sample_possible(std::uint64_t rows) const {
   // Writers stop as soon as one more insert would pass `high`: what is sure to be there for a sample then.
   if (t_.limiter == kSampleToInsert && t_.limits_inserts != 0 && static_cast<double>(rows) + s.ratio > 2.0 * s.error_buffer * (1.0 + 0x1p-40)) return false;
   // Each row may have one delivery left.
-  return uses_ == nullptr || rows <= (t_.limiter == kQueueCapacity ? std::min(s.capacity, t_.max_size) : t_.max_size);
+  return uses_ == nullptr || rows <= (t_.limiter == kQueueCapacity ? std::max(t_.live_steps, std::min(s.capacity, t_.max_size)) : t_.max_size);
 }
 
 bool TableCore::insert_possible(std::uint64_t steps) const {

@@ -95,10 +95,28 @@ void QueueIndex::admit(std::uint32_t n, const std::int64_t* versions) const {
 
 Admission QueueIndex::reserve(std::uint32_t n, const std::int64_t* versions, std::uint32_t blocks, std::uint64_t writer, std::vector<std::uint32_t>* out,
                               SpaceHolders* holders, std::vector<std::uint64_t>* stalled) {
+  bool dropped = false;
+  const Admission admission = reserve_locked(n, versions, blocks, writer, out, holders, stalled, &dropped);
+  if (dropped) announce_room();
+  return admission;
+}
+
+bool QueueIndex::full(std::uint32_t n, bool* dropped) {
+  if (t_.live_steps + n <= t_.max_size) return false;
+  const std::uint64_t live = t_.live_steps;
+  for (std::uint32_t g = 0; g < q_.groups; ++g) {
+    if (q_.grouped[g] == 0) purge(g);
+  }
+  *dropped = t_.live_steps != live;
+  return t_.live_steps + n > t_.max_size;
+}
+
+Admission QueueIndex::reserve_locked(std::uint32_t n, const std::int64_t* versions, std::uint32_t blocks, std::uint64_t writer, std::vector<std::uint32_t>* out,
+                                     SpaceHolders* holders, std::vector<std::uint64_t>* stalled, bool* dropped) {
   IndexLock lock(table_);
   FAILPOINT(queue_reserved);
   admit(n, versions);
-  if (t_.live_steps + n > t_.max_size) return Admission::full;
+  if (full(n, dropped)) return Admission::full;
   const auto short_of = [&] { return t_.free.count < blocks; };
   if (short_of()) table_.reclaim(holders, stalled);
   if (short_of()) {
@@ -116,13 +134,20 @@ Admission QueueIndex::reserve(std::uint32_t n, const std::int64_t* versions, std
 }
 
 Admission QueueIndex::publish(const std::vector<Placed>& pieces, std::uint32_t n, const std::int64_t* versions) {
+  bool dropped = false;
+  const Admission admission = publish_locked(pieces, n, versions, &dropped);
+  if (dropped) announce_room();
+  return admission;
+}
+
+Admission QueueIndex::publish_locked(const std::vector<Placed>& pieces, std::uint32_t n, const std::int64_t* versions, bool* dropped) {
   IndexLock lock(table_);
   FAILPOINT(queue_locked);
   for (const Placed& piece : pieces) {  // whoever seals holds the lock: blocks that are open now stay so
     if ((block(piece.block).pub.load(std::memory_order_relaxed) & kSealed) != 0) return Admission::sealed;
   }
   admit(n, versions);
-  if (t_.live_steps + n > t_.max_size) return Admission::full;
+  if (full(n, dropped)) return Admission::full;
   q_.stamp = std::max(q_.stamp + 1, now_ns());
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Placed& piece = pieces[i];

@@ -96,6 +96,9 @@ class QueueIndex {
   Found collect(std::uint32_t group, const Demand& demand);
   // Drops waiting rows that are too stale for the learner's version of now.
   void purge(std::uint32_t group);
+  // Whether `n` rows find no room, also once rows that nobody will get have been dropped: for appends, whose consumers may not
+  // come by. `dropped`: whether there were such.
+  bool full(std::uint32_t n, bool* dropped);
   LeaseName lease(std::uint32_t group, const std::vector<std::uint32_t>& slots, std::uint64_t now);
   bool holds(const LeaseName& name) const { return q_.leases[name.lease].fence == name.fence; }
   bool leased_by(const LeaseName& name, std::uint32_t slot) const { return words(q_.leases[name.lease].group)[slot] == name.lease + 1; }
@@ -124,6 +127,9 @@ class QueueIndex {
   std::uint64_t first_at(std::uint64_t birth) const;
   std::uint32_t ordered(std::uint64_t i) const { return table_.order_[i % t_.n_blocks]; }
   void admit(std::uint32_t n, const std::int64_t* versions) const;
+  Admission reserve_locked(std::uint32_t n, const std::int64_t* versions, std::uint32_t blocks, std::uint64_t writer, std::vector<std::uint32_t>* out,
+                           SpaceHolders* holders, std::vector<std::uint64_t>* stalled, bool* dropped);
+  Admission publish_locked(const std::vector<Placed>& pieces, std::uint32_t n, const std::int64_t* versions, bool* dropped);
   void complete_publications();
   void settle(std::uint32_t b);
 

@@ -146,7 +146,8 @@ void ExtremeTree::changed(std::uint32_t slot, float before) {
     node /= kMaxFanOut;
     Extremes& at = level_[k][node];
     const Extremes old = at;
-    const bool lost = (was.largest >= old.largest && now.largest < old.largest) || (was.smallest <= old.smallest && now.smallest > old.smallest);
+    const bool lost = (was.largest >= old.largest && now.largest < old.largest) || (was.smallest <= old.smallest && now.smallest > old.smallest) ||
+                      (was.least <= old.least && now.least > old.least);
     if (lost) at = node_of(k, node);
     else at.include(now);
     was = old;

@@ -47,14 +47,16 @@ class SumTree {
   std::uint32_t levels_ = 0;
 };
 
-// Largest raw priority of some rows, -1 when there is none, and the smallest that is above 0, infinity when there is none.
+// Largest raw priority of some rows, -1 when there is none, the smallest that is above 0 and the smallest of all, infinity
+// when there is none.
 struct Extremes {
-  float largest = -1.0f, smallest = std::numeric_limits<float>::infinity();
+  float largest = -1.0f, smallest = std::numeric_limits<float>::infinity(), least = std::numeric_limits<float>::infinity();
 
-  static Extremes of(float raw) { return raw > 0.0f ? Extremes{raw, raw} : Extremes{raw, Extremes{}.smallest}; }
+  static Extremes of(float raw) { return {raw, raw > 0.0f ? raw : Extremes{}.smallest, raw}; }
   void include(const Extremes& other) {
     largest = std::max(largest, other.largest);
     smallest = std::min(smallest, other.smallest);
+    least = std::min(least, other.least);
   }
   bool operator==(const Extremes&) const = default;
 };

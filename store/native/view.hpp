@@ -67,8 +67,11 @@ class ViewIndex {
   void extreme_changed(std::uint32_t slot, float before) { extremes_.changed(slot, before); }
   // The smallest mass of a row that can be drawn, infinity when there is none. Of prioritized views only.
   double least_mass() const {
-    const float smallest = extremes().smallest;
-    return smallest < Extremes{}.smallest ? mass(smallest) : std::numeric_limits<double>::infinity();
+    const Extremes found = extremes();
+    if (found.largest < 0.0f) return std::numeric_limits<double>::infinity();
+    const double least = mass(found.least);  // rows of priority 0 are drawn where eps is not 0
+    if (least > 0.0) return least;
+    return found.smallest < Extremes{}.smallest ? mass(found.smallest) : std::numeric_limits<double>::infinity();
   }
   // Brings sums and extremes up to date with the leaves of these lines. `ranges` is scratch.
   void refresh(LineRange* ranges, std::uint32_t n);

@@ -13,19 +13,40 @@ from conduit import (
     AppendTimeout,
     CapacityError,
     ConfigError,
+    DtypeMismatch,
     EpisodeError,
     MissingColumn,
     Schema,
+    ShapeMismatch,
     Store,
+    StoreClosed,
     Table,
     UnknownColumn,
     UnknownTable,
+    ValueOutOfRange,
     agents,
     windows,
 )
 from tests.store_support import EPISODIC, PLAIN, fresh_store, schema, windows_of
 
 DUO: dict[str, Schema] = dict.fromkeys(("x", "y"), EPISODIC)
+
+
+def test_a_bad_reward_changes_nothing_and_a_closed_writer_says_so() -> None:
+    with fresh_store("32MiB") as store:
+        tables = agents.create(store, "t", DUO, 100)
+        writer = tables.writer()
+        writer.reset({"x": 0, "y": 0})
+        for reward in (None, "much", 1e300):
+            with pytest.raises((DtypeMismatch, ValueOutOfRange), match="the reward of agent 'y'"):
+                writer.step({"x": 1, "y": 1}, {"x": 1, "y": 1}, {"x": 1.0, "y": reward})  # type: ignore[dict-item]
+        writer.step({"x": 1, "y": 1}, {"x": 1, "y": 1}, {"x": 1.0, "y": 2.0})
+        writer.close()
+        assert [windows_of(tables[name])[0]["reward"] for name in "xy"] == [1.0, 2.0]
+        assert len(tables.sample(np.int64(3))["x"]) == 3  # type: ignore[arg-type]
+        for call in (lambda: writer.reset({"x": 0}), lambda: writer.step({"x": 1}, {"x": 1})):
+            with pytest.raises(StoreClosed, match="this writer of 't' is closed"):
+                call()
 
 
 def test_arrays_are_copied_when_they_are_given() -> None:
@@ -168,9 +189,24 @@ def test_joint_episodes_end_with_all() -> None:
         with pytest.raises(UnknownColumn, match="agent 'z' is not in table 'joint', which has x, y"):
             agents.JointWriter(table).reset({"z": 0})
         writer = agents.JointWriter(table)
-        writer.reset({"x": np.zeros(2, np.float32), "y": {}})
         with pytest.raises(MissingColumn, match="obs/y/a"):
-            writer.step({"x": 1, "y": 1}, obs)
+            writer.reset({"x": np.zeros(2, np.float32), "y": {}})
+        writer.reset(obs)
+        rows = len(table)
+        refused: list[tuple[type[Exception], Any]] = [
+            (ShapeMismatch, ({"x": 1}, {"x": np.zeros(3, np.float32)}, {})),
+            (DtypeMismatch, ({"x": 1}, obs, {"x": None})),
+            (UnknownColumn, ({"z": 1}, obs, {})),
+        ]
+        for error, bad in refused:
+            with pytest.raises(error):
+                writer.step(*bad, {"__all__": True})
+        assert len(table) == rows
+        writer.step({"x": 1}, obs, {"x": 1.0})
+        writer.close()
+        assert len(table) == rows + 1
+        with pytest.raises(StoreClosed):
+            writer.reset(obs)
         with pytest.raises(ConfigError, match="joint_schema"):
             agents.JointWriter(store.create_table("p", PLAIN, 10))
         with pytest.raises(ConfigError, match="of the same agents"):

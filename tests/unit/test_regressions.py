@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from conduit import AppendTimeout, ConfigError, EpisodeError, Store, limiters, samplers, windows
+from conduit import (
+    AppendTimeout,
+    ConfigError,
+    EpisodeError,
+    SampleTimeout,
+    SchemaError,
+    Store,
+    StoreClosed,
+    limiters,
+    samplers,
+    windows,
+)
 from tests.store_support import (
     EPISODIC,
     PLAIN,
     column_of,
     episodes,
     fresh_store,
+    keys_of,
     plain_table,
     prioritized,
     scalar_writer,
@@ -160,3 +174,123 @@ def test_a_table_of_the_smallest_and_of_odd_sizes() -> None:
             newest = column_of(table)
             assert (np.diff(newest) == 1).all()
             table.verify()
+
+
+# ---- what a caller goes on from
+
+
+@pytest.mark.parametrize("buffer", [2, 3, 4, 7])
+def test_steps_of_an_extend_that_stopped_half_way_are_counted_as_the_caller_counts(buffer: int) -> None:
+    """Final observations lie between the steps; going on at the number that the error says loses nothing."""
+    with fresh_store() as store:
+        limiter = limiters.SampleToInsertRatio(1, error_buffer=buffer)
+        table = episodes(store, 100, gamma=0.5, limiter=limiter)
+        n = 12
+        ends = np.arange(n) % 3 == 2
+        steps = {"obs": np.arange(n), "action": np.arange(n), "reward": np.zeros(n, np.float32), "terminated": ends,
+                 "truncated": np.zeros(n, bool), "next_obs": np.arange(n) + 100}  # fmt: skip
+        done = 0
+        while done < n:
+            try:
+                done += table.extend({name: column[done:] for name, column in steps.items()}, timeout=0.0)
+            except AppendTimeout as error:
+                found = re.search(r"(\d+) of (\d+) rows are in", str(error))
+                assert found
+                assert int(found[2]) == n - done
+                done += int(found[1])
+                assert len(table) == done
+                with suppress(SampleTimeout):
+                    table.sample(1, timeout=0.0)
+        assert {obs: row["next_obs"] for obs, row in windows_of(table).items()} == {
+            t: t + 100 if t % 3 == 2 else t + 1 for t in range(n)
+        }  # fmt: skip
+        table.verify()
+
+
+# ---- weights
+
+
+def test_the_table_normalises_by_rows_of_priority_0_where_eps_draws_them() -> None:
+    with fresh_store() as store:
+        sampler = samplers.Prioritized(1.0, 1.0, 0.1, normaliser="table")
+        table = plain_table(store, 100, sampler=sampler)
+        table.extend({"x": np.arange(100)}, priorities=np.r_[0.0, np.ones(99)])
+        batch = table.sample(200)
+        assert np.allclose(batch.weights, np.where(batch["x"] == 0, 1.0, 0.1 / 1.1))
+        keys = keys_of(table)
+        table.update_priorities(keys[:1], [1.0])
+        assert (table.sample(50).weights == 1.0).all()
+        table.update_priorities(keys[5:6], [0.0])
+        batch = table.sample(50)
+        assert np.allclose(batch.weights, np.where(batch["x"] == 5, 1.0, 0.1 / 1.1))
+        table.verify()
+
+
+# ---- room
+
+
+def test_an_append_drops_rows_of_a_queue_that_nobody_will_get() -> None:
+    with fresh_store() as store:
+        queue = store.create_queue("q", PLAIN, 4, max_staleness=0, consumers=("a", "b"))
+        queue.extend({"x": range(4)}, policy_version=0)
+        queue.policy_version = 1
+        queue.extend({"x": [9]}, policy_version=1, timeout=0.0)
+        assert len(queue) == 1
+        assert [group.stale_rows for group in queue.info().consumers.values()] == [4, 4]
+        assert queue.sample(1, consumer="a")["x"].tolist() == [9]
+
+
+def test_an_append_leaves_groups_to_those_who_ask_for_them() -> None:
+    with fresh_store() as store:
+        queue = store.create_queue("q", PLAIN, 4, max_staleness=0)
+        with pytest.raises(SampleTimeout):
+            queue.sample(2, group_by="x", group_size=2, timeout=0.0)
+        queue.extend({"x": [5, 5, 6, 6]}, policy_version=0)
+        queue.policy_version = 1
+        with pytest.raises(AppendTimeout):
+            queue.extend({"x": [7, 7]}, policy_version=1, timeout=0.0)
+        with pytest.raises(SampleTimeout):
+            queue.sample(2, group_by="x", group_size=2, timeout=0.0)
+        queue.extend({"x": [7, 7]}, policy_version=1, timeout=0.0)
+
+
+def test_rows_that_are_there_may_be_sampled_when_the_capacity_has_fallen_below_them() -> None:
+    with fresh_store() as store:
+        table = plain_table(
+            store, 100, sampler=samplers.Fifo(), max_times_sampled=1, limiter=limiters.QueueCapacity(10)
+        )
+        table.extend({"x": np.arange(10)})
+        table.reconfigure(queue_capacity=3)
+        assert table.can_sample(8)
+        assert table.sample(8)["x"].tolist() == list(range(8))
+        with pytest.raises(ConfigError, match="can never"):
+            table.sample(8)
+
+
+# ---- arguments
+
+
+def test_numbers_beyond_floats_and_other_garbage_are_refused_by_name() -> None:
+    for make in (
+        lambda: windows.NStep(3, gamma=10**400),
+        lambda: samplers.Prioritized(alpha=10**400),
+        lambda: windows.Sequence(3, state=5),  # type: ignore[arg-type]
+        lambda: windows.Sequence(3, strict="yes"),  # type: ignore[arg-type]
+        lambda: windows.FrameStack(2, pad=np.zeros(2)),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError):
+            make()
+    with fresh_store() as store:
+        for consumers in (5, None, ([],)):
+            with pytest.raises(ConfigError, match="consumers is"):
+                store.create_queue("q", PLAIN, 4, consumers=consumers)  # type: ignore[arg-type]
+        queue = store.create_queue("q", PLAIN, 4, max_staleness=0)
+        with pytest.raises(ConfigError, match=r"policy_version is 1\.5"):
+            queue.writer(policy_version=1.5)  # type: ignore[arg-type]
+        with pytest.raises(SchemaError, match="got a int"):
+            queue.extend(5, policy_version=1)
+        reader = Store.attach(store.name, read_only=True)
+        seen = reader.queue("q")
+        reader.close()
+        with pytest.raises(StoreClosed):
+            seen.sample(1)

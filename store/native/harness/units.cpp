@@ -132,6 +132,7 @@ struct ExtremeMemory {
       if ((flags[i] & kInView) == 0) continue;
       found.largest = std::max(found.largest, raw[i]);
       if (raw[i] > 0.0f) found.smallest = std::min(found.smallest, raw[i]);
+      found.least = std::min(found.least, raw[i]);
     }
     return found;
   }
