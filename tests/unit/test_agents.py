@@ -200,7 +200,7 @@ def test_joint_episodes_end_with_all() -> None:
         ]
         for error, bad in refused:
             with pytest.raises(error):
-                writer.step(*bad, {"__all__": True})
+                writer.step(bad[0], bad[1], bad[2], {"__all__": True})
         assert len(table) == rows
         writer.step({"x": 1}, obs, {"x": 1.0})
         writer.close()
