@@ -202,7 +202,7 @@ def draw(records: Sequence[Record], target: Path) -> None:
         right.axvline(1.0, color=INK, lw=1)
         right.tick_params(axis="y", length=0, labelleft=False)
         most = max([1.0, *(max(line["step_ratio"]["rounds"], default=1.0) for line in records)])
-        right.set_xlim(0, 1.12 * most)
+        right.set_xlim(0, 1.3 * most)
         for axes in (left, right):
             axes.grid(axis="x", color=GRID)
             axes.set_axisbelow(True)
@@ -225,7 +225,7 @@ def _ratio(axes: Axes, y: float, line: Record) -> None:
     ratio = line["step_ratio"]
     axes.barh(y, ratio["median"], 0.42, color=OURS if ratio["median"] < 1 else STOCK, alpha=0.85)
     axes.plot(ratio["rounds"], [y] * len(ratio["rounds"]), "o", color=INK, ms=3)
-    note(axes, f"{ratio['median']:.2f}", (0.0, y), colour="white")
+    note(axes, f"{ratio['median']:.2f}", (max([ratio["median"], *ratio["rounds"]]), y))
 
 
 def key() -> list[Patch]:
