@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.parity", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", choices=[task.name for task in TASKS])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "parity")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "parity")
     given = parser.parse_args(argv)
     given.out.mkdir(parents=True, exist_ok=True)
     todo = [
