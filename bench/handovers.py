@@ -10,21 +10,20 @@ A round trip is two hand-overs, each to a process that waits. `limiter/rows`: a 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import json
 import mmap
-import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import conduit
 from bench.ceilings import library
+from bench.timing import beside
 
 MAX_SIZE = 10_000
 WARM = 200
@@ -85,22 +84,11 @@ def pong(side: LimiterSide) -> None:
     side.pong()
 
 
-@contextlib.contextmanager
-def answering(side: LimiterSide) -> Iterator[None]:
-    process = multiprocessing.get_context("spawn").Process(target=pong, args=(side,), daemon=True)
-    process.start()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.join()
-
-
 def measure_limiter(room: bool, seconds: float) -> float:
     """Microseconds of a round trip, the median."""
     side = LimiterSide(room)
     try:
-        with answering(side):
+        with beside(pong, side):
             turn = side.ping()
             for _ in range(WARM):
                 turn()

@@ -9,18 +9,18 @@ of 32 rows; the consumer acknowledges each batch and looks at one value of it.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import conduit
+from bench.timing import beside
 
 BATCH = 32
 MAX_SIZE = 4_096  # rows between the two, of either library
@@ -86,22 +86,11 @@ def produce(side: Any, columns: dict[str, Any]) -> None:
         number += 1
 
 
-@contextlib.contextmanager
-def running(side: Any, columns: dict[str, Any]) -> Iterator[None]:
-    process = multiprocessing.get_context("spawn").Process(target=produce, args=(side, columns), daemon=True)
-    process.start()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.join()
-
-
 def measure(make: Callable[[dict[str, Any]], Any], columns: dict[str, Any], seconds: float) -> float:
     """Rows a second."""
     side = make(columns)
     try:
-        with running(side, columns):
+        with beside(produce, side, columns):
             expected = side.take() + 1
             for _ in range(200):  # at full speed before the clock starts
                 assert side.take() == expected

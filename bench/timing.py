@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,3 +95,15 @@ def interference(before: CpuUse, after: CpuUse) -> tuple[float, float]:
     wall = max(after.at - before.at, 1e-9)
     others = (after.busy - before.busy) - (after.own - before.own)
     return max(others, 0.0) / wall, (after.steal - before.steal) / wall
+
+
+@contextlib.contextmanager
+def beside(target: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    """Another process runs `target` meanwhile, and is killed at the end."""
+    process = multiprocessing.get_context("spawn").Process(target=target, args=arguments, daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()

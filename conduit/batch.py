@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from conduit.devices import Device
 
-__all__ = ["Batch", "BatchFormat", "DeviceBatch"]
+__all__ = ["Batch", "BatchFormat", "DeviceBatch", "Formats"]
+
+_MAX_FORMATS = 64
 
 
 @cache
@@ -38,13 +40,14 @@ class BatchFormat(NamedTuple):
 
     n: int
     schema: Schema
-    offsets: tuple[int, ...]  # of each column, then of keys, probabilities, weights; then the size of all
+    offsets: tuple[int, ...]  # of each column, keys, where rows are drawn probabilities, weights; the size
     places: dict[str, tuple[Column, int]]  # by column name
     tensor_names: tuple[str, ...]  # what torch() returns
     fields: native.Fields  # the same, as the core exports it
 
     @classmethod
-    def make(cls, n: int, schema: Schema, offsets: list[int]) -> BatchFormat:
+    def make(cls, n: int, schema: Schema, offsets: list[int], *, drawn: bool) -> BatchFormat:
+        """Return the format; `drawn`: with probabilities and weights, which rows of a queue do not have."""
         places = {column.name: (column, offset) for column, offset in zip(schema.columns, offsets, strict=False)}
         # The core hands out times as their integers: torch has no times.
         dtypes = ["i8" if column.dtype.kind in "mM" else column.dtype.str[1:] for column in schema.columns]
@@ -52,8 +55,29 @@ class BatchFormat(NamedTuple):
             (offset, dtype, list(column.shape))
             for offset, dtype, column in zip(offsets, dtypes, schema.columns, strict=False)
         ]
-        fields.append((offsets[len(schema.columns) + 2], "f4", []))
-        return cls(n, schema, tuple(offsets), places, (*schema.names, "weights"), native.Fields(n, fields))
+        names = schema.names
+        if drawn:
+            fields.append((offsets[len(schema.columns) + 2], "f4", []))
+            names = (*names, "weights")
+        return cls(n, schema, tuple(offsets), places, names, native.Fields(n, fields))
+
+
+class Formats:
+    """The formats of the batch sizes that were asked for."""
+
+    def __init__(self, schema: Schema, *, drawn: bool) -> None:
+        self._schema = schema
+        self._drawn = drawn
+        self._found: dict[int, BatchFormat] = {}
+
+    def of(self, n: int, offsets: Callable[[int], list[int]]) -> BatchFormat:
+        """Return the format of `n` rows; `offsets`: the core's, for a size that is new."""
+        found = self._found.get(n)
+        if found is None:
+            if len(self._found) >= _MAX_FORMATS:
+                self._found.clear()
+            found = self._found[n] = BatchFormat.make(n, self._schema, offsets(n), drawn=self._drawn)
+        return found
 
 
 class Batch:

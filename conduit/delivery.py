@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conduit.balance import balance
-from conduit.batch import Batch, BatchFormat
+from conduit.batch import Batch, BatchFormat, Formats
 from conduit.values import as_keys, whole_number
 from conduit_store.errors import CapacityError, ConduitError, ConfigError, QueueEnded, SampleTimeout, UnknownColumn
 from conduit_store.native import native
-from conduit_store.schema import Column, Schema
+from conduit_store.schema import Column
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AT_DEADLINE", "AT_ONCE", "NEVER", "Consumer", "Demand", "QueueBatch"]
 
-_MAX_FORMATS = 64
 NEVER, AT_DEADLINE, AT_ONCE = range(3)  # when fewer rows than asked for will do; after the queue's end they always do
 _TOO_FEW, _ENDED, _TOO_LARGE = 1, 2, 3  # TakeStatus of the core
 
@@ -136,7 +135,7 @@ class Consumer:
         self._spec = spec
         self._name = name
         self._groups: dict[tuple[str, int], native.Groups] = {}
-        self._formats: dict[int, BatchFormat] = {}
+        self._formats = Formats(spec.schema, drawn=False)
         self._lock = threading.Lock()
 
     def check(self, demand: Demand) -> Demand:
@@ -254,23 +253,7 @@ class Consumer:
             return found
 
     def format(self, n: int) -> BatchFormat:
-        found = self._formats.get(n)
-        if found is None:
-            if len(self._formats) >= _MAX_FORMATS:
-                self._formats.clear()
-            found = self._formats[n] = _format(n, self._spec.schema, self._native.offsets(n))
-        return found
+        return self._formats.of(n, self._native.offsets)
 
     def close(self) -> None:
         self._native.close()
-
-
-def _format(n: int, schema: Schema, offsets: list[int]) -> BatchFormat:
-    """Columns, then keys: rows of a queue have no probabilities and weights."""
-    places = {column.name: (column, offset) for column, offset in zip(schema.columns, offsets, strict=False)}
-    dtypes = ["i8" if column.dtype.kind in "mM" else column.dtype.str[1:] for column in schema.columns]
-    fields = [
-        (offset, dtype, list(column.shape))
-        for offset, dtype, column in zip(offsets, dtypes, schema.columns, strict=False)
-    ]
-    return BatchFormat(n, schema, tuple(offsets), places, schema.names, native.Fields(n, fields))

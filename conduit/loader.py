@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from conduit.batch import Batch, DeviceBatch
+from conduit.closing import Closing
 from conduit.devices import open_device
 from conduit.samplers import Prioritized
 from conduit.values import real_number, seconds, whole_number
@@ -91,7 +92,7 @@ class LoaderSettings:
             raise ConfigError(f"transform is {self.transform!r}: give a function of a batch")
 
 
-class Loader:
+class Loader(Closing):
     """Batches of a table in order, prepared ahead; from `table.loader`. Iterate over it, or call `next`.
 
     Safe in any thread: callers take turns. Use it in a `with`, or `close` it; the garbage collector and the end
@@ -162,14 +163,6 @@ class Loader:
         A wait that is cancelled loses nothing: the next one gets its batch. Raises what `next` raises.
         """
         return await self._pipeline.next_async(self._settings.timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, tuple[Table, LoaderSettings]]:
         return Loader, (self._table, self._settings)

@@ -7,9 +7,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from conduit.closing import Closing
 from conduit.values import seconds
 from conduit_store.errors import ConduitError, ForkedHandle, QueueEnded, SampleTimeout, StoreClosed
 
@@ -24,7 +24,7 @@ _SLICE_S = 0.05  # the thread looks this often whether it shall end
 _UNSET = cast("float | None", object())
 
 
-class QueueLoader:
+class QueueLoader(Closing):
     """Leased batches of a queue, oldest rows first; from `queue.loader`. Iterate over it, or call `next`.
 
     Acknowledge each batch. Safe in any thread. Use it in a `with`, or `close` it: batches that were not handed over go
@@ -78,14 +78,6 @@ class QueueLoader:
             return self.next()
         except QueueEnded:
             raise StopIteration from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return _reopen, (self._queue, self._demand, *self._given)

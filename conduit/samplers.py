@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from conduit.schedules import Schedule
-from conduit.values import real_number
+from conduit.values import check_flags, real_number
 from conduit_store.errors import ConfigError
 
 __all__ = ["Fifo", "Lifo", "Prioritized", "Sampler", "Uniform", "WithoutReplacement"]
@@ -39,7 +39,7 @@ class Uniform:
     stratified: bool = False
 
     def __post_init__(self) -> None:
-        _check_flag(self.stratified)
+        check_flags(stratified=self.stratified)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Prioritized:
                 )
         if self.normaliser not in ("batch", "table"):
             raise ConfigError(f"normaliser is {self.normaliser!r}: give 'batch' or 'table'")
-        _check_flag(self.stratified)
+        check_flags(stratified=self.stratified)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,6 @@ class Fifo:
 @dataclass(frozen=True, slots=True)
 class Lifo:
     """The newest rows that can be drawn, newest first. Drawing changes nothing: see `Fifo`."""
-
-
-def _check_flag(value: object) -> None:
-    if not isinstance(value, bool):
-        raise ConfigError(f"stratified is {value!r}: give True or False")
 
 
 Sampler = Uniform | Prioritized | WithoutReplacement | Fifo | Lifo

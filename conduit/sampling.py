@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from conduit import limiting
-from conduit.batch import Batch, BatchFormat
+from conduit.batch import Batch, BatchFormat, Formats
 from conduit.hindsight import Relabelling
 from conduit.plans import plan_of
 from conduit.spec import TableSpec
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Reader"]
 
-_MAX_FORMATS = 64
 _OWN_STREAMS = 1 << 31  # streams that callers name, apart from those that are handed out
 _MAX_ROWS = (1 << 31) - 1
 
@@ -43,7 +42,7 @@ class Reader:
         self._plan, self.schema = plan_of(spec.schema, view)
         self.relabelling = Relabelling(view, spec.name) if isinstance(view.window, Hindsight) else None
         self._idle: list[native.Sampler] = []
-        self._formats: dict[int, BatchFormat] = {}
+        self._formats = Formats(self.schema, drawn=True)
         self._lock = threading.Lock()
         self._stream: int | None = None
         self._forks = attachment.forks
@@ -81,7 +80,7 @@ class Reader:
             if staging is None:
                 assert lacking is not None
                 raise self.refused(n, timeout, lacking)
-            made = Batch(staging, self._format(n, sampler))
+            made = Batch(staging, self._formats.of(n, sampler.offsets))
         finally:
             self._idle.append(sampler)
             if self._closed:
@@ -120,7 +119,7 @@ class Reader:
     def format_of(self, n: int) -> BatchFormat:
         sampler = self._take()
         try:
-            return self._format(n, sampler)
+            return self._formats.of(n, sampler.offsets)
         finally:
             self._idle.append(sampler)
 
@@ -139,7 +138,7 @@ class Reader:
                     f"key {int(keys[position])} at position {position} of {len(keys)} names no row that is live and "
                     f"complete in table {self._name!r}: it was evicted, or its window is not there yet"
                 )
-            return Batch(staging, self._format(len(keys), sampler))
+            return Batch(staging, self._formats.of(len(keys), sampler.offsets))
         finally:
             self._idle.append(sampler)
 
@@ -148,14 +147,6 @@ class Reader:
             return self._idle.pop()
         except IndexError:
             return native.Sampler(self._native, self._plan)
-
-    def _format(self, n: int, sampler: native.Sampler) -> BatchFormat:
-        found = self._formats.get(n)
-        if found is None:
-            if len(self._formats) >= _MAX_FORMATS:
-                self._formats.clear()
-            found = self._formats[n] = BatchFormat.make(n, self.schema, sampler.offsets(n))
-        return found
 
     def refused(self, n: int, timeout: float | None, state: native.SampleState) -> ConduitError:
         return limiting.sample_refused(self._limiter, self._name, self.view.window, n, timeout, state)

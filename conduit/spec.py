@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from conduit import limiters, limiting, removers, samplers, views, windows
 from conduit.queue_settings import POLICY_VERSION, QueueSettings
-from conduit.values import real_number, whole_number
+from conduit.values import check_name, real_number, whole_number
 from conduit.views import View
 from conduit_store import layout
 from conduit_store.errors import ConfigError, LayoutMismatch
@@ -19,7 +18,6 @@ from conduit_store.schema import Schema
 
 __all__ = ["TableSpec"]
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 # Arguments of Writer.append, and what a batch carries beside its columns.
 _RESERVED = frozenset({"priority", "priorities", "final_obs", "keys", "probabilities", "weights"})
 _LIMITERS: dict[str, type[Any]] = {
@@ -57,11 +55,7 @@ class TableSpec:
     views: tuple[View, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
-            raise ConfigError(
-                f"table name {self.name!r} is not allowed: 1 to 63 letters, digits and _ . -, "
-                "beginning with a letter, a digit or _"
-            )
+        check_name("table", self.name)
         for what, kinds in (("schema", Schema), ("limiter", limiters.Limiter), ("remover", removers.Remover)):
             value = getattr(self, what)
             if not isinstance(value, kinds):

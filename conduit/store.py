@@ -7,10 +7,10 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from conduit import limiters, removers, samplers, windows
+from conduit.closing import Closing
 from conduit.metrics import StoreMetrics
 from conduit.queue import Queue
 from conduit.queue_settings import QueueSettings
@@ -41,7 +41,7 @@ _POPULATE_BYTES = 16 << 20
 _open_stores: weakref.WeakValueDictionary[tuple[str, bool], Store] = weakref.WeakValueDictionary()
 
 
-class Store:
+class Store(Closing):
     """A store as this process sees it. Made by `create`, `attach` or `open_or_create`; safe in any thread.
 
     Every process that holds a store for writing also answers those that attach, so the store outlives its
@@ -378,14 +378,6 @@ class Store:
             self._finalizer()
             if _open_stores.get((self._name, self.read_only)) is self:
                 del _open_stores[self._name, self.read_only]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, tuple[str, bool]]:
         return _shared, (self._name, self.read_only)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,12 @@ from conduit_store.native import native
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["as_keys", "as_priorities", "as_sequence_priorities", "real_number", "seconds", "whole_number"]
+__all__ = [
+    "as_keys", "as_priorities", "as_sequence_priorities", "check_flags", "check_name", "real_number", "seconds",
+    "whole_number",
+]  # fmt: skip
 
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _SMALLEST = np.float32(1e-45)
 
 
@@ -117,6 +122,30 @@ def whole_number(name: str, value: Any, low: int, high: int) -> int:
     if isinstance(value, bool) or not low <= number <= high:
         raise ConfigError(f"{name} is {value!r}: give a whole number from {low:,} to {high:,}")
     return number
+
+
+def check_flags(**flags: object) -> None:
+    """Refuse what is no bool.
+
+    Raises:
+        ConfigError: names the first.
+    """
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ConfigError(f"{name} is {flag!r}: give True or False")
+
+
+def check_name(what: str, name: object) -> None:
+    """Refuse names of tables and windows that are not plain words.
+
+    Raises:
+        ConfigError: says what is allowed.
+    """
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise ConfigError(
+            f"{what} name {name!r} is not allowed: 1 to 63 letters, digits and _ . -, "
+            "beginning with a letter, a digit or _"
+        )
 
 
 def real_number(name: str, value: Any, low: float, high: float) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from conduit import samplers, schedules, windows
+from conduit.values import check_name
 from conduit_store.errors import ConfigError, UnknownWindow, did_you_mean
 from conduit_store.native import native
 
@@ -16,20 +16,11 @@ __all__ = ["View", "alternatives", "find", "from_json", "named", "to_json"]
 MAX_VIEWS = 4
 DEFAULT_NAME = "default"  # of a single window that was given without a name
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _SAMPLERS: dict[str, type[Any]] = {kind.__name__: kind for kind in samplers.Sampler.__args__}
 _SCHEDULES: dict[str, type[Any]] = {kind.__name__: kind for kind in schedules.Schedule.__args__}
 _CORE_SAMPLERS: dict[type[Any], int] = {samplers.Fifo: 1, samplers.Lifo: 2, samplers.WithoutReplacement: 3}
 _CORE_SCHEDULES: dict[type[Any], int] = {schedules.Linear: 1, schedules.Exponential: 2}
-_WINDOWS: dict[str, type[Any]] = {
-    "Row": windows.Row,
-    "Transition": windows.Transition,
-    "NStep": windows.NStep,
-    "Sequence": windows.Sequence,
-    "Episode": windows.Episode,
-    "FrameStack": windows.FrameStack,
-    "Hindsight": windows.Hindsight,
-}
+_WINDOWS: dict[str, type[Any]] = {kind.__name__: kind for kind in windows.Window.__args__}
 _WHOLE_PAST = (1 << 32) - 1  # layout.hpp
 
 
@@ -173,11 +164,7 @@ def named(window: Any, sampler: Any) -> tuple[View, ...]:
     if not 1 <= len(window) <= MAX_VIEWS:
         raise ConfigError(f"window has {len(window)} entries: give 1 to {MAX_VIEWS}")
     for name in window:
-        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise ConfigError(
-                f"window name {name!r} is not allowed: 1 to 63 letters, digits and _ . -, "
-                "beginning with a letter, a digit or _"
-            )
+        check_name("window", name)
     given = dict(sampler) if isinstance(sampler, Mapping) else dict.fromkeys(window, sampler)
     if given.keys() != window.keys():
         raise ConfigError(f"sampler names {_list(given)}, window names {_list(window)}: give the same names")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conduit import references
-from conduit.values import real_number, whole_number
+from conduit.values import check_flags, real_number, whole_number
 from conduit_store.errors import ConfigError
 
 __all__ = ["Episode", "FrameStack", "Hindsight", "NStep", "Row", "Sequence", "Transition", "Window"]
@@ -85,7 +85,7 @@ class Sequence:
         put(self, "burn_in", whole_number("burn_in", self.burn_in, 0, _MAX_STEPS))
         put(self, "period", whole_number("period", self.period, 1, 1 << 31))
         put(self, "state", _names("state", self.state))
-        _check_flags(strict=self.strict, next_obs=self.next_obs)
+        check_flags(strict=self.strict, next_obs=self.next_obs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Episode:
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_length", whole_number("max_length", self.max_length, 1, _MAX_STEPS))
         object.__setattr__(self, "state", _names("state", self.state))
-        _check_flags(next_obs=self.next_obs)
+        check_flags(next_obs=self.next_obs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +181,6 @@ class Hindsight:
 
 
 Window = Row | Transition | NStep | Sequence | Episode | FrameStack | Hindsight
-
-
-def _check_flags(**flags: object) -> None:
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise ConfigError(f"{name} is {flag!r}: give True or False")
 
 
 def _names(what: str, names: Any) -> tuple[str, ...]:

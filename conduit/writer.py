@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from conduit import rows
+from conduit.closing import Closing
 from conduit.values import as_priorities, seconds, whole_number
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, EpisodeError, MissingColumn
@@ -25,7 +25,7 @@ __all__ = ["VectorWriter", "Writer"]
 _MODES = ("next_step", "same_step", "disabled")
 
 
-class _Base:
+class _Base(Closing):
     """What both writers share: one native writer, closing, naming."""
 
     def __init__(self, table: Table, chains: int, timeout: float | None) -> None:
@@ -67,14 +67,6 @@ class _Base:
     def close(self) -> None:
         """Give the open block back. Episodes that have not ended are cut there. Idempotent, never waits."""
         self._native.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Writer(_Base):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from conduit import rows
 from conduit.agents.given import ALL, copied, named, number
+from conduit.closing import Closing
 from conduit.table import Table
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, EpisodeError, StoreClosed, UnknownColumn, did_you_mean
@@ -49,7 +49,7 @@ def joint_schema(observation_spaces: Mapping[str, Any], action_spaces: Mapping[s
     return Schema(tuple(columns))
 
 
-class JointWriter:
+class JointWriter(Closing):
     """Writes the dicts of a multi-agent environment as joint steps, into a table of a `joint_schema`.
 
     An agent that is not there has zeros, and `present` false. One environment; for one thread of one process.
@@ -155,11 +155,3 @@ class JointWriter:
             pass
         finally:
             self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

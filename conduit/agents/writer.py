@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from conduit import rows
 from conduit.agents.given import copied, named, number
+from conduit.closing import Closing
 from conduit.table import Table
 from conduit.values import seconds, whole_number
 from conduit_store.arrays import Array
@@ -49,7 +49,7 @@ class _Agent:
         self.step: dict[str, Array] | None = None  # its last action, until the next one or the end
 
 
-class AgentWriter:
+class AgentWriter(Closing):
     """Turns the dicts of a multi-agent environment into steps of each agent. From `AgentTables.writer`.
 
     Agents act in any order, together or in turns, join and leave. A step of an agent lasts from its action to its next
@@ -272,14 +272,6 @@ class AgentWriter:
         finally:
             for writer in self._writers.values():
                 writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<AgentWriter of {self._name!r}: {len(self._agents)} agents there>"
