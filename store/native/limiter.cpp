@@ -28,7 +28,21 @@ void add(std::atomic<std::uint64_t>& word, std::uint64_t era, std::uint64_t rows
   }
 }
 
+bool is_step(const std::uint8_t* flags, std::uint32_t row) { return flags == nullptr || (flags[row] & kFinal) == 0; }
+
 }  // namespace
+
+std::uint32_t steps_of(const std::uint8_t* flags, std::uint32_t n) {
+  std::uint32_t steps = 0;
+  for (std::uint32_t row = 0; row < n; ++row) steps += is_step(flags, row);
+  return steps;
+}
+
+std::uint32_t rows_within(const std::uint8_t* flags, std::uint32_t n, std::uint64_t room) {
+  std::uint32_t in = 0;
+  for (; in < n && (room > 0 || !is_step(flags, in)); ++in) room -= is_step(flags, in);
+  return in;
+}
 
 bool LimiterState::admits(std::uint64_t asked) const {
   return live_steps >= settings.min_size && cursor - static_cast<double>(asked) >= settings.low() - rounding(*this);
@@ -175,9 +189,7 @@ std::uint64_t TableCore::insert_room(std::uint64_t steps, LimiterState* state) {
 // `publications`: the row counts that the blocks are to have; their last `rows` rows are new and of them `steps` are steps. Of
 // rows that go into one block as many are published as the limiter lets in, unless `whole`.
 Insert TableCore::publish_limited(const Publication* publications, std::uint32_t n, std::uint32_t rows, const std::uint8_t* flags, bool whole, LimiterState* state) {
-  const auto is_step = [&](std::uint32_t row) { return flags == nullptr || (flags[row] & kFinal) == 0; };
-  std::uint64_t steps = 0;
-  for (std::uint32_t row = 0; row < rows; ++row) steps += is_step(row);
+  const std::uint64_t steps = steps_of(flags, rows);
   IndexLock lock(*this);
   FAILPOINT(insert_locked);
   fold();
@@ -188,13 +200,10 @@ Insert TableCore::publish_limited(const Publication* publications, std::uint32_t
   std::uint32_t in = rows;
   if (steps > 0) {
     *state = limiter_state();
-    std::uint64_t room = state->room(t_.limiter, steps, whole, drawable());
+    const std::uint64_t room = state->room(t_.limiter, steps, whole, drawable());
     if (room < steps && whole && !insert_possible(steps)) return {InsertStatus::never, 0};
     if (room < (whole ? steps : 1)) return {InsertStatus::blocked, 0};
-    // Final observations behind the last step that is let in go in with it.
-    if (room < steps) {
-      for (in = 0; in < rows && (room > 0 || !is_step(in)); ++in) room -= is_step(in);
-    }
+    if (room < steps) in = rows_within(flags, rows, room);
   }
   if (n == 1) {
     // seq_cst: release for the rows, and ordered before the load of the waiting flag in announce()

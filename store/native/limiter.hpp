@@ -68,6 +68,11 @@ class Reservation {
   std::uint32_t slot_ = 0, forks_ = 0;
 };
 
+// Of `n` rows with these flags (null: none), how many are steps, and how many of them from the first on go in where `room`
+// steps may: final observations behind the last of those go with it.
+std::uint32_t steps_of(const std::uint8_t* flags, std::uint32_t n);
+std::uint32_t rows_within(const std::uint8_t* flags, std::uint32_t n, std::uint64_t room);
+
 enum class InsertStatus { published, sealed, blocked, never };
 
 // What became of rows that a writer wanted to publish: how many of them, from the first on, are in.

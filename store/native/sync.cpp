@@ -44,21 +44,8 @@ void relax() {
 #endif
 }
 
-}  // namespace
-
-void futex_wait_briefly_awake(std::atomic<std::uint32_t>* word, std::uint32_t expected, std::uint64_t timeout_ns) {
-  constexpr std::uint64_t kAwakeNs = 4'000;  // less than the two switches that a sleep costs
-  const std::uint64_t until = now_ns() + kAwakeNs;
-  do {
-    for (int i = 0; i < 8; ++i) {
-      if (word->load(std::memory_order_acquire) != expected) return;
-      relax();
-    }
-  } while (now_ns() < until);
-  futex_wait(word, expected, timeout_ns);
-}
-
-bool spin_until_moved(const std::atomic<std::uint64_t>& word, std::uint64_t seen, std::uint64_t spin_ns) {
+template <class Word>
+bool spun_until_moved(const std::atomic<Word>& word, Word seen, std::uint64_t spin_ns) {
   const std::uint64_t until = now_ns() + spin_ns;
   do {
     for (int i = 0; i < 16; ++i) {
@@ -67,6 +54,17 @@ bool spin_until_moved(const std::atomic<std::uint64_t>& word, std::uint64_t seen
     }
   } while (now_ns() < until);
   return word.load(std::memory_order_acquire) != seen;
+}
+
+}  // namespace
+
+void futex_wait_briefly_awake(std::atomic<std::uint32_t>* word, std::uint32_t expected, std::uint64_t timeout_ns) {
+  constexpr std::uint64_t kAwakeNs = 4'000;  // less than the two switches that a sleep costs
+  if (!spun_until_moved(*word, expected, kAwakeNs)) futex_wait(word, expected, timeout_ns);
+}
+
+bool spin_until_moved(const std::atomic<std::uint64_t>& word, std::uint64_t seen, std::uint64_t spin_ns) {
+  return spun_until_moved(word, seen, spin_ns);
 }
 
 void mutex_init(SharedMutex& mutex) {

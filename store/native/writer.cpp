@@ -155,7 +155,7 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
       }
       opened = true;
     }
-    const Piece piece{block_, count_, std::min(most, capacity - count_)};
+    const Placed piece{block_, count_, std::min(most, capacity - count_)};
     remember_tails(rows);
     write_rows(rows, done, piece);
     FAILPOINT(append_before_publish);
@@ -195,11 +195,11 @@ std::uint32_t Writer::append_together(const Rows& rows) {
   const std::uint32_t capacity = table_->shared().rows_per_block;
   while (reserve(rows.n)) {
     remember_tails(rows);
-    Piece pieces[kPublications];
+    Placed pieces[kPublications];
     std::uint32_t used = 0, done = 0;
     const auto place = [&](std::uint32_t block, std::uint32_t row) {
       if (done == rows.n) return;
-      const Piece piece{block, row, std::min(rows.n - done, capacity - row)};
+      const Placed piece{block, row, std::min(rows.n - done, capacity - row)};
       write_rows(rows, done, piece);
       pieces[used++] = piece;
       done += piece.n;
@@ -236,9 +236,8 @@ std::uint32_t Writer::append_together(const Rows& rows) {
 
 // How many of `n` rows from `from` on the limiter lets in now, with the final observations behind the last step.
 std::uint32_t Writer::step_rows(const Rows& rows, std::uint32_t from, std::uint32_t n) {
-  const auto is_step = [&](std::uint32_t row) { return rows.flags == nullptr || (rows.flags[from + row] & kFinal) == 0; };
-  std::uint32_t steps = 0;
-  for (std::uint32_t row = 0; row < n; ++row) steps += is_step(row);
+  const std::uint8_t* flags = rows.flags == nullptr ? nullptr : rows.flags + from;
+  const std::uint32_t steps = steps_of(flags, n);
   if (steps == 0) return n;
   std::uint64_t room;
   try {
@@ -248,13 +247,12 @@ std::uint32_t Writer::step_rows(const Rows& rows, std::uint32_t from, std::uint3
     return 0;  // what is in is reported; the caller's next try meets the error again
   }
   if (room >= steps) return n;
-  std::uint32_t in = 0;
-  for (; in < n && (room > 0 || !is_step(in)); ++in) room -= is_step(in);
+  const std::uint32_t in = rows_within(flags, n, room);
   if (in == 0) stopped_ = Stopped::limiter;
   return in;
 }
 
-std::uint32_t Writer::publish(const Rows& rows, std::uint32_t from, const Piece* pieces, std::uint32_t n, bool* sealed) {
+std::uint32_t Writer::publish(const Rows& rows, std::uint32_t from, const Placed* pieces, std::uint32_t n, bool* sealed) {
   std::uint32_t all = 0;
   for (std::uint32_t i = 0; i < n; ++i) all += pieces[i].n;
   if (table_->shared().limits_inserts == 0) {
@@ -272,7 +270,7 @@ std::uint32_t Writer::publish(const Rows& rows, std::uint32_t from, const Piece*
 }
 
 // Rows of the piece are in, and others that were written after them are not: what their chains end with.
-void Writer::keep_tails(const Rows& rows, std::uint32_t from, const Piece& piece) {
+void Writer::keep_tails(const Rows& rows, std::uint32_t from, const Placed& piece) {
   if (table_->shared().links == 0) return;
   const std::uint32_t base = piece.block * table_->shared().rows_per_block + piece.row;
   for (std::uint32_t i = 0; i < piece.n; ++i) {
@@ -293,7 +291,7 @@ void Writer::restore_tails() {
   std::copy(undo_numbers_.begin(), undo_numbers_.end(), numbers_.begin());
 }
 
-bool Writer::publish_alone(const Piece& piece) {
+bool Writer::publish_alone(const Placed& piece) {
   std::uint64_t expected = piece.row;
   // A block of one row is full with it, and may be removed at any moment: nothing is left for its writer to do with it.
   const std::uint64_t flags = table_->slots() ? kSealed | kReleased : 0;
@@ -301,13 +299,13 @@ bool Writer::publish_alone(const Piece& piece) {
   return table_->block(piece.block).pub.compare_exchange_strong(expected, (std::uint64_t{piece.row} + piece.n) | flags, std::memory_order_seq_cst);
 }
 
-bool Writer::publish_together(const Piece* pieces, std::uint32_t n) {
+bool Writer::publish_together(const Placed* pieces, std::uint32_t n) {
   Publication publications[kPublications];
   for (std::uint32_t i = 0; i < n; ++i) publications[i] = {pieces[i].block, pieces[i].row + pieces[i].n};
   return table_->publish_together(publications, n);
 }
 
-void Writer::write_rows(const Rows& rows, std::uint32_t from, const Piece& piece) {
+void Writer::write_rows(const Rows& rows, std::uint32_t from, const Placed& piece) {
   TableCore& t = *table_;
   const auto [block, row, n] = piece;
   std::byte* data = t.block_data(block);

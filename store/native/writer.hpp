@@ -64,10 +64,6 @@ class Writer {
   void tell_times();
   bool next_block();
   bool reserve(std::uint32_t n);
-  // Rows of one append that go into one block: n from `row` on.
-  struct Piece {
-    std::uint32_t block, row, n;
-  };
   std::uint32_t append_in_turn(const Rows& rows);
   std::uint32_t append_together(const Rows& rows);
   std::uint32_t append_queued(const Rows& rows);
@@ -80,12 +76,12 @@ class Writer {
   std::uint32_t step_rows(const Rows& rows, std::uint32_t from, std::uint32_t n);
   // How many rows of the pieces are in, whose first is row `from`: fewer than all where the limiter says so, 0 also where a
   // block has been sealed (`*sealed`).
-  std::uint32_t publish(const Rows& rows, std::uint32_t from, const Piece* pieces, std::uint32_t n, bool* sealed);
+  std::uint32_t publish(const Rows& rows, std::uint32_t from, const Placed* pieces, std::uint32_t n, bool* sealed);
   void restore_tails();
-  bool publish_alone(const Piece& piece);  // false: the block has been sealed
-  bool publish_together(const Piece* pieces, std::uint32_t n);
-  void keep_tails(const Rows& rows, std::uint32_t from, const Piece& piece);
-  void write_rows(const Rows& rows, std::uint32_t from, const Piece& piece);
+  bool publish_alone(const Placed& piece);  // false: the block has been sealed
+  bool publish_together(const Placed* pieces, std::uint32_t n);
+  void keep_tails(const Rows& rows, std::uint32_t from, const Placed& piece);
+  void write_rows(const Rows& rows, std::uint32_t from, const Placed& piece);
   std::uint8_t advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags);
 
   std::shared_ptr<TableCore> table_;

@@ -32,7 +32,7 @@ std::uint32_t Writer::append_queued(const Rows& rows) {
       place(rows.n);
       std::uint32_t from = 0;
       for (const Placed& piece : placed_) {
-        write_rows(rows, from, {piece.block, piece.row, piece.n});
+        write_rows(rows, from, piece);
         from += piece.n;
       }
       FAILPOINT(queue_written);
