@@ -59,13 +59,14 @@ from conduit_store.errors import (
     ValueOutOfRange,
     WaitTimeout,
 )
+from conduit_store.ragged import Ragged
 from conduit_store.schema import Column, Schema
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Loader", "LoaderMetrics", "Queue",
-    "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Schema", "Store", "StoreMetrics", "Table",
+    "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "Schema", "Store", "StoreMetrics", "Table",
     "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "agents", "balance", "limiters", "removers", "samplers",
     "schedules", "windows", "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError",
     "ConfigError", "DtypeMismatch", "EpisodeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout",

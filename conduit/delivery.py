@@ -152,7 +152,7 @@ class Consumer:
             size = whole_number("group_size", size, 1, limit)
         if demand.max_tokens is not None:
             whole_number("max_tokens", demand.max_tokens, 1, (1 << 62) - 1)
-            self._integers("tokens", demand.tokens)
+            self._lengths(demand.tokens)
         elif most is None:
             raise ConfigError("give a number of rows, or max_tokens")
         if most is None:
@@ -166,6 +166,11 @@ class Consumer:
         if size is not None and most % size:
             raise ConfigError(f"a batch of {most} rows is no number of groups of {size}: give a multiple of {size}")
         return Demand(most, demand.group_by, size, demand.max_tokens, demand.tokens)
+
+    def _lengths(self, name: str) -> None:
+        """A column of whole numbers, or one whose rows vary in length."""
+        if not (isinstance(name, str) and name in self._spec.schema and self._spec.schema.column(name).ragged):
+            self._integers("tokens", name)
 
     def _integers(self, argument: str, name: str) -> Column:
         if not isinstance(name, str) or name not in self._spec.schema:
@@ -183,8 +188,8 @@ class Consumer:
         column, width, signed = 0, 0, False
         if demand.max_tokens is not None:
             column = self._spec.schema.names.index(demand.tokens)
-            dtype = self._spec.schema.columns[column].dtype
-            width, signed = dtype.itemsize, dtype.kind == "i"
+            counted = self._spec.schema.columns[column]
+            width, signed = counted.row_bytes, counted.dtype.kind == "i"
         assert demand.rows is not None
         status, staging, delivery, n, waiting, leased, complete, key, tokens = self._native.take(
             demand.rows, groups, demand.max_tokens or 0, column, width, signed, partial, timeout

@@ -363,6 +363,7 @@ _STOPPED = 2  # PrepareStatus of the core
 def _depths(reader: Reader, sampler: object, settings: LoaderSettings) -> tuple[int, int]:
     """How many batches to prepare ahead at first, and up to how many the core may go (0: as it is)."""
     size = reader.format_of(settings.batch_size).offsets[-1]
+    size += math.ceil(settings.batch_size * sum(column.mean_bytes for column in reader.schema.ragged))
     fits = int(settings.max_staging) // max(size, 1)
     if isinstance(settings.prefetch, int):
         if settings.prefetch > fits:

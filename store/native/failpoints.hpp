@@ -11,6 +11,7 @@ namespace conduit {
   X(attach_claimed) X(attach_cleaned) X(detach_begin)                                                             \
   X(create_reserving) X(create_reserved) X(create_formatted) X(create_published)                                  \
   X(append_row_written) X(append_before_publish) X(append_published) X(append_sealed) X(append_released)          \
+  X(append_values_written) X(open_annexed) X(reclaim_annexed)                                                      \
   X(append_together) X(append_noted) X(append_halfway) X(lock_taken)                                              \
   X(open_locked) X(open_sealed_dead) X(open_before_state) X(open_after_state) X(open_ordered)                     \
   X(fold_begin) X(fold_row_linked) X(fold_row_ready) X(fold_block_leaves) X(fold_block_counted) X(fold_end)       \

@@ -129,7 +129,6 @@ class Loader {
   Plan plan_;
   LoaderSettings settings_;
   std::shared_ptr<StagingPool> pool_;
-  std::size_t bytes_;
   std::uint32_t forks_;
   Sampler consumer_;
   Shared* shared_;

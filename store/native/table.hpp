@@ -16,6 +16,7 @@
 #include "layout.hpp"
 #include "limiter.hpp"
 #include "process.hpp"
+#include "ragged.hpp"
 #include "spans.hpp"
 #include "sync.hpp"
 #include "tree.hpp"
@@ -45,7 +46,7 @@ struct ViewSpec {
 struct TableSpec {
   std::string name, spec;
   std::vector<Column> columns;
-  std::uint64_t max_size = 0, block_bytes = 0, seed = 0;
+  std::uint64_t max_size = 0, block_bytes = 0, values_offset = 0, seed = 0;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
   bool links = false;  // rows are chained into episodes: any view that is not of rows as stored needs it
   RemoverKind remover = kRemoveOldest;
@@ -130,7 +131,8 @@ class TableCore {
 
   // --- take the lock themselves ---
   // A free block given to a writer of this process, or kNoRow when none can be had now (then `holders` says why).
-  std::uint32_t open_block(std::uint64_t writer, SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
+  // `blocks`: more than one for a row that no single block could hold; the first of that many adjacent ones is returned.
+  std::uint32_t open_block(std::uint64_t writer, std::uint32_t blocks, SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
   // The writer has gone, and holds no block: its open episodes end where they are.
   void finish_writer(std::uint64_t writer);
   // Priorities must be finite and not negative (checked by the caller, whole batch). The last of equal keys wins.
@@ -167,6 +169,7 @@ class TableCore {
   // Blocks are single rows that leave in any order, see remove.cpp.
   bool slots() const { return t_.remover != kRemoveOldest; }
   Block& block(std::uint32_t b) const { return blocks_[b]; }
+  const RaggedBlocks& ragged() const { return ragged_; }
   Tally& tally(std::uint32_t process) const { return tallies_[process]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t prev(std::uint32_t slot) const { return std::atomic_ref(prev_[slot]).load(std::memory_order_relaxed); }
@@ -221,10 +224,12 @@ class TableCore {
   std::uint32_t victim() const;
   bool remove_one();
   void make_room();
-  bool eviction_frees() const;
+  bool eviction_frees(std::uint32_t blocks) const;
+  std::uint32_t free_run(std::uint32_t blocks) const;
   void seal_dead();
   bool reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
-  void give(std::uint32_t b, std::uint64_t writer);
+  void give(std::uint32_t b, std::uint32_t blocks, std::uint64_t writer);
+  void take_back(std::uint32_t b);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   // Of a folded row that has not been evicted: whether it counts as live.
   bool is_step(std::uint32_t slot) const { return (flag(slot) & kFinal) == 0 && !used_up(slot); }
@@ -257,6 +262,7 @@ class TableCore {
   Tally* tallies_;
   std::uint32_t* active_;
   BlockLinks links_;
+  RaggedBlocks ragged_;
   std::uint32_t* order_;  // of a queue
   VictimTree victims_;
   std::byte* data_;
