@@ -48,7 +48,7 @@ class BlockView:
     def to_arrow(self) -> pa.RecordBatch:
         """Return the rows as an Arrow record batch over shared memory.
 
-        Valid and unchanged for as long as the batch, a slice or a NumPy view of it lives, also after the store
+        Mutable columns are copied as they are now. Valid and unchanged for as long as the batch, a slice or a NumPy view of it lives, also after the store
         was closed or this view has gone.
 
         Raises:
@@ -57,7 +57,7 @@ class BlockView:
         from conduit_store.arrow import block_to_arrow
 
         return block_to_arrow(
-            self._schema, self._layout, self._address, self.start, self.stop, self._pin, self._starts
+            self._schema, self._layout, self._address, self.start, self.stop, self._pin, self._starts, shared=True
         )
 
     def __repr__(self) -> str:

@@ -37,7 +37,8 @@ class Extender:
         self._next = {f"next_{c.name}": Column(f"next_{c.name}", c.dtype, c.shape) for c in schema.obs}
         self._next = self._next if table.spec.episodic else {}
 
-    def extend(self, columns: Any, priorities: Any, timeout: float | None) -> int:
+    def extend(self, columns: Any, priorities: Any, timeout: float | None, *, keys: bool = False) -> Any:
+        """Append; returns how many rows went in, or their keys."""
         schema = self._table.schema
         if priorities is not None and not self._table.spec.prioritized:
             raise rows.not_prioritized(self._table.name)
@@ -59,21 +60,23 @@ class Extender:
             )
         weights = None if priorities is None else as_priorities(priorities, n)
         if n == 0:
-            return 0
+            return np.zeros(0, np.uint64) if keys else 0
         if not self._table.spec.episodic:
             with self._lock:
                 buffers = [rows.buffer(a) for a in arrays]
-                rows.append(self._native(), self._table.spec, n, buffers, priorities=weights, timeout=timeout)
-            return n
+                writer = self._native()
+                rows.append(writer, self._table.spec, n, buffers, priorities=weights, timeout=timeout)
+                return rows.last_keys(writer) if keys else n
         arrays, weights, flags = self._with_finals(arrays, weights, following, n)
         with self._lock:
-            self._extend_episodes(arrays, weights, flags, n, timeout)
-        return n
+            flags = self._extend_episodes(arrays, weights, flags, n, timeout)
+            assert self._writer is not None
+            return rows.last_keys(self._writer)[flags != rows.FINAL] if keys else n
 
     def _extend_episodes(
         self, arrays: list[Array], weights: Array | None, flags: Array, n: int, timeout: float | None
-    ) -> None:
-        """Append `n` steps and the final observations among them.
+    ) -> Array:
+        """Append `n` steps and the final observations among them; returns the flags of all rows that went in.
 
         Where it stops between a step that ends its episode and the observation after it, that one is owed: it goes in
         before whatever comes next.
@@ -91,6 +94,7 @@ class Extender:
         if done < len(flags):
             steps = int(np.count_nonzero(flags[:done] != rows.FINAL))
             raise rows.timed_out(writer, self._table.spec, timeout, steps, n)
+        return flags
 
     @property
     def blocked(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -18,9 +19,11 @@ from conduit_store.errors import AppendTimeout, ConfigError, MissingColumn, Queu
 from conduit_store.schema import Schema
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from conduit.blocks import BlockView
     from conduit.spec import TableSpec
-    from conduit.table import Table
+    from conduit.table import Table, UpdateResult
 
 __all__ = ["Queue", "QueueWriter"]
 
@@ -85,12 +88,23 @@ class Queue:
 
     # ---- in
 
-    def extend(self, columns: Any, *, policy_version: Any = None, timeout: float | None = 10.0) -> int:
+    @overload
+    def extend(
+        self, columns: Any, *, policy_version: Any = None, timeout: float | None = 10.0,
+        return_keys: Literal[False] = False,
+    ) -> int: ...  # fmt: skip
+    @overload
+    def extend(
+        self, columns: Any, *, policy_version: Any = None, timeout: float | None = 10.0, return_keys: Literal[True]
+    ) -> npt.NDArray[np.uint64]: ...
+    def extend(
+        self, columns: Any, *, policy_version: Any = None, timeout: float | None = 10.0, return_keys: bool = False
+    ) -> int | npt.NDArray[np.uint64]:
         """Append whole arrays, as `Table.extend` takes them: all rows, or none if it raises.
 
         `policy_version`: of all rows, or int64 (n,), where the queue has max_staleness; it may also be one of the
         columns. Waits up to `timeout` seconds (None: for ever) for room: `max_size` less the rows that are not
-        acknowledged. Returns n.
+        acknowledged. Returns n, or with `return_keys` the keys of the n rows, uint64 (n,).
 
         Raises:
             StalePolicy: a version is more than max_staleness behind the learner's, maybe since it waited.
@@ -101,9 +115,14 @@ class Queue:
         if self._settings.max_staleness is not None or policy_version is not None:
             columns = self._with_versions(columns, policy_version)
         try:
-            return self._table.extend(columns, timeout=timeout)
+            result: int | npt.NDArray[np.uint64] = self._table._extender.extend(columns, None, timeout, keys=return_keys)
+            return result
         except AppendTimeout:
             raise self._full(timeout, self._table._extender.blocked) from None
+
+    def update(self, keys: Any, values: Mapping[str, Any] | None = None, /, **columns: Any) -> UpdateResult:
+        """Rewrite mutable columns of rows that some consumer group has not acknowledged; as `Table.update`."""
+        return self._table.update(keys, values, **columns)
 
     def _with_versions(self, columns: Any, version: Any) -> Any:
         if self._settings.max_staleness is None:

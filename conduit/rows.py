@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from conduit_store.ragged_values import as_ragged
 from conduit_store.schema import Column, Schema
 from conduit_store.values import as_rows
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 __all__ = [
     "FINAL",
     "TERMINATED",
@@ -25,6 +28,7 @@ __all__ = [
     "as_column",
     "buffer",
     "check_names",
+    "last_keys",
     "native_writer",
     "not_prioritized",
     "timed_out",
@@ -101,6 +105,11 @@ def append(
     done = writer.append_rows(n, columns, flags, priorities, chains, timeout, whole)
     if done < n:
         raise timed_out(writer, spec, timeout, done, n)
+
+
+def last_keys(writer: native.Writer) -> npt.NDArray[np.uint64]:
+    """Return the keys of the rows that the writer's last call put in, in the order in which they were given."""
+    return np.frombuffer(writer.keys, np.uint64)
 
 
 def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, done: int, n: int) -> ConduitError:

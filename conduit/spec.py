@@ -77,6 +77,7 @@ class TableSpec:
         times = limiting.check(self.limiter, self.max_size, self.max_times_sampled, self.name)
         object.__setattr__(self, "max_times_sampled", times)
         self._check_lengths()
+        self._check_mutable()
         for view in self.views:
             self._check_window(view)
             if self.max_times_sampled is not None and getattr(view.sampler, "stratified", False):
@@ -84,6 +85,16 @@ class TableSpec:
                     f"sampler {view.sampler} draws from slices of equal mass, and with max_times_sampled rows leave in "
                     "the middle of a batch: use one or the other"
                 )
+
+    def _check_mutable(self) -> None:
+        """Columns that may be rewritten: not those that the table itself has looked at when they came in."""
+        fixed = {"terminated", "truncated"} if self.schema.is_episodic else set()
+        fixed |= {POLICY_VERSION} if self.queue is not None else set()
+        if wrong := [column.name for column in self.schema.columns if column.mutable and column.name in fixed]:
+            raise ConfigError(
+                f"column {', '.join(wrong)} is mutable: table {self.name!r} acts on it when a row comes in, and could not "
+                "undo that. Take mutable away"
+            )
 
     def _check_lengths(self) -> None:
         """Rows that vary in length."""
@@ -119,6 +130,14 @@ class TableSpec:
             )
         if not view.episodic:
             return
+        window = view.window
+        if isinstance(window, windows.Sequence) and window.strict:
+            steps = window.burn_in + window.length
+            if steps > self.max_size:
+                raise ConfigError(
+                    f"window {window} needs {steps:,} steps of an episode that are all live, and table {self.name!r} "
+                    f"holds {self.max_size:,}: nothing could ever be drawn. Raise max_size, or use shorter sequences"
+                )
         if not self.schema.is_episodic:
             raise ConfigError(
                 f"window {view.window} follows episodes, which needs the columns obs, reward, terminated and "
@@ -218,6 +237,7 @@ class TableSpec:
             remover=_CORE_REMOVERS[type(self.remover)],
             remover_view=next((view.index for view in self.views if view.prioritized), 0),
         )
+        record.rewritable([i for i, column in enumerate(self.schema.columns) if column.mutable])
         if (queue := self.queue) is not None:
             names = self.schema.names
             version = names.index(POLICY_VERSION) if queue.max_staleness is not None else 0

@@ -6,8 +6,8 @@ import atexit
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from conduit.writer import VectorWriter, Writer
 from conduit_store.errors import ConduitError, ConfigError, LockTimeout, ReadOnlyStore, StaleKey, StoreClosed
 from conduit_store.native import native
 from conduit_store.schema import Schema
+from conduit_store.values import as_rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,7 +52,7 @@ def _end_populators() -> None:
 
 
 class UpdateResult(NamedTuple):
-    """What a priority update did: `applied` to live rows, `stale` for rows that were gone."""
+    """What an update did: `applied` to live rows, `stale` for rows that were gone."""
 
     applied: int
     stale: int
@@ -134,14 +135,25 @@ class Table:
             return Writer(self, timeout=timeout)
         return VectorWriter(self, num_envs, autoreset=autoreset, timeout=timeout)
 
-    def extend(self, columns: Any, *, priorities: Any = None, timeout: float | None = 10.0) -> int:
+    @overload
+    def extend(
+        self, columns: Any, *, priorities: Any = None, timeout: float | None = 10.0, return_keys: Literal[False] = False
+    ) -> int: ...
+    @overload
+    def extend(
+        self, columns: Any, *, priorities: Any = None, timeout: float | None = 10.0, return_keys: Literal[True]
+    ) -> npt.NDArray[np.uint64]: ...
+    def extend(
+        self, columns: Any, *, priorities: Any = None, timeout: float | None = 10.0, return_keys: bool = False
+    ) -> int | npt.NDArray[np.uint64]:
         """Append whole arrays: a mapping of columns, an Arrow table or record batch, or a TensorDict.
 
         Every column has shape (n, *row_shape). `priorities`: float (n,), finite and not negative.
         For episodes the rows are consecutive steps of one environment; where one is terminated or truncated,
         `next_obs` (of all n rows; only those of the ends are stored) must be among the columns. An episode
         that has not ended goes on with the next call from this process.
-        Waits up to `timeout` seconds for space and for the limiter, which lets rows in piece by piece. Returns n.
+        Waits up to `timeout` seconds for space and for the limiter, which lets rows in piece by piece. Returns n, or with
+        `return_keys` the keys of the n rows, uint64 (n,): what `update` and `rows` take.
         Nothing is appended if it raises, but for AppendTimeout and LockTimeout, whose messages say how many are in.
 
         Raises:
@@ -149,7 +161,7 @@ class Table:
             CapacityError: more rows than the table holds. PriorityError: with the first bad position.
             AppendTimeout: says what holds the memory or what the limiter lacks, and how many rows are in.
         """
-        return self._extender.extend(columns, priorities, timeout)
+        return self._extender.extend(columns, priorities, timeout, keys=return_keys)
 
     def sample(
         self, n: int, *, window: str | None = None, timeout: float | None = 10.0, stream: int | None = None
@@ -258,6 +270,49 @@ class Table:
         else:
             values = as_priorities(priorities, n)
         applied, stale = self._native.update(view.index, key_array, values, len(key_array))
+        return UpdateResult(applied, stale)
+
+    def update(self, keys: Any, values: Mapping[str, Any] | None = None, /, **columns: Any) -> UpdateResult:
+        """Rewrite mutable columns of live rows: `table.update(keys, reward=rewards)`.
+
+        `keys` uint64 (n,), from a batch, a writer or `extend`; of each column numbers of shape (n,). Names that are no
+        Python names go into a mapping, `{"info/score": scores}`. Whoever draws or reads from then on gets the new numbers;
+        a batch that another thread or a loader is making meanwhile holds old and new ones. Each number is whole. Keys of
+        rows that are gone are counted, not applied. Of equal keys the last wins. Blocks up to a lock's hold.
+
+        Raises:
+            ConfigError: a column is not mutable, or none is given. UnknownColumn: says which there are.
+            ShapeMismatch, DtypeMismatch, ValueOutOfRange: see Schema; nothing was changed.
+            ReadOnlyStore, StoreClosed: this attach cannot write. LockTimeout: a stopped process holds the index lock.
+
+        Example:
+            >>> schema = conduit.Schema((conduit.Column("x", "int64"), conduit.Column("reward", "float32", mutable=True)))
+            >>> table = store.create_table("late", schema, 100)
+            >>> keys = table.extend({"x": [1, 2], "reward": [0.0, 0.0]}, return_keys=True)
+            >>> table.update(keys, reward=[0.5, 1.5])
+            UpdateResult(applied=2, stale=0)
+            >>> table.rows(keys)["reward"].tolist()
+            [0.5, 1.5]
+        """
+        given = {**(values or {}), **columns}
+        key_array = as_keys(keys)
+        n = len(key_array)
+        names = self.schema.names
+        indices: list[int] = []
+        arrays: list[Any] = []
+        for name, numbers in given.items():
+            column = self.schema.column(name)
+            if not column.mutable:
+                can = ", ".join(c.name for c in self.schema.columns if c.mutable) or "none"
+                raise ConfigError(
+                    f"column {name!r} of table {self.name!r} is not mutable; {can} can be rewritten. Declare it: "
+                    f"Column({name!r}, {str(column.dtype)!r}, mutable=True)"
+                )
+            indices.append(names.index(name))
+            arrays.append(rows.buffer(as_rows(column, numbers, n)))
+        if not given:
+            raise ConfigError("update() got no columns: give table.update(keys, column=numbers)")
+        applied, stale = self._native.rewrite(key_array, n, indices, arrays)
         return UpdateResult(applied, stale)
 
     def use_reward(self, function: Callable[[Any, Any], Any], *, window: str | None = None) -> None:

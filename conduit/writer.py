@@ -32,6 +32,7 @@ class _Base(Closing):
     def __init__(self, table: Table, chains: int, timeout: float | None) -> None:
         self._table = table
         self._timeout = seconds(timeout)
+        self._chain_count = chains
         self._prioritized = table.spec.prioritized
         self._name = table.name
         self._schema = table.schema
@@ -64,6 +65,14 @@ class _Base(Closing):
     def closed(self) -> bool:
         """Whether the writer has been closed."""
         return self._native.closed
+
+    @property
+    def keys(self) -> npt.NDArray[np.uint64]:
+        """Keys of the rows that the last append put in, uint64 (1,), of a VectorWriter (num_envs,): for `Table.update`.
+
+        Empty before the first append, and after one that failed; `end` counts as an append.
+        """
+        return rows.last_keys(self._native)[: self._chain_count]
 
     def close(self) -> None:
         """Give the open block back. Episodes that have not ended are cut there. Idempotent, never waits."""

@@ -19,6 +19,7 @@ from .column import Column
 from .errors import DtypeMismatch, MissingColumn, MissingExtra, SchemaError, ShapeMismatch, UnknownColumn
 from .ragged import Ragged
 from .scalars import null_error
+from .native import native
 from .schema import Schema
 
 try:
@@ -42,13 +43,16 @@ def block_to_arrow(
     stop: int,
     owner: object,
     starts: Sequence[int] = (),
+    *,
+    shared: bool = False,
 ) -> pa.RecordBatch:
     """Return rows [start, stop) of the block at `address` as a record batch over that very memory.
 
     Column i lies at `address + layout.offsets[i]`, `layout.rows` rows long. Where rows vary in length these are their
     offsets, and `starts` says for one such column after the other where its elements begin. The batch is read-only, and it,
     its slices and the NumPy arrays made from it without a copy hold `owner` alive: what keeps the memory
-    mapped and unchanged belongs there. Copies nothing and never blocks.
+    mapped and unchanged belongs there. Copies nothing, but, where the memory is `shared` with others who may rewrite them,
+    mutable columns. Never blocks.
 
     Raises:
         IndexError: not 0 <= start <= stop <= layout.rows.
@@ -62,6 +66,9 @@ def block_to_arrow(
         at = address + offset + start * column.row_bytes
         if column.ragged:
             arrays.append(_foreign_rows(column, field.type, at, stop - start, address + next(elements), owner))
+        elif shared and column.mutable:
+            now = np.frombuffer(native.copy_scalars(at, stop - start, column.row_bytes), np.uint8)
+            arrays.append(_foreign_array(column, field.type, now.ctypes.data, stop - start, now))
         else:
             arrays.append(_foreign_array(column, field.type, at, stop - start, owner))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)

@@ -30,13 +30,17 @@ class Column:
     for: the elements along that dimension that its rows have in the mean (bytes, of text). The dtypes "string" (str,
     kept as UTF-8) and "binary" (bytes) are of that kind too; their `dtype` is uint8, and `text` says which it is.
 
+    `mutable`: one number a row, which may be rewritten after it was appended, see `Table.update`.
+
     Example:
         >>> Column("tokens", "int32", (None,), mean_length=512)
         >>> Column("frames", "uint8", (None, 84, 84, 3), mean_length=16)
         >>> Column("prompt", "string", mean_length=200)
+        >>> Column("advantage", "float32", mutable=True)
 
     Raises:
-        SchemaError: the name is not allowed, or `mean_length` is not a number above 0 of rows that vary in length.
+        SchemaError: the name is not allowed, or `mean_length` is not a number above 0 of rows that vary in length, or
+            `mutable` is no bool, or of a column that is not one number a row.
         DtypeMismatch: the dtype is not a fixed-width number, bool, datetime64 or timedelta64 of s, ms, us or
             ns, "string" or "binary".
         ShapeMismatch: a dimension is not a positive integer, or a row (where rows vary in length: an element) has
@@ -47,6 +51,7 @@ class Column:
     dtype: np.dtype[Any]
     shape: tuple[Any, ...] = ()
     mean_length: float | None = field(default=None, compare=False, kw_only=True)
+    mutable: bool = field(default=False, kw_only=True)
     text: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -66,11 +71,16 @@ class Column:
         put(self, "dtype", np.dtype(str(_checked_dtype(self.name, given))))
         put(self, "shape", _checked_shape(self.name, self.shape))
         put(self, "mean_length", _checked_length(self.name, self.mean_length, self.ragged))
+        if not isinstance(self.mutable, bool) or (self.mutable and self.shape != ()):
+            raise SchemaError(
+                f"column {self.name!r}: mutable is {self.mutable!r}, of shape {self.shape}. Give True or False; only one "
+                "number a row, of shape (), can be rewritten"
+            )
 
-    def __reduce__(self) -> tuple[Any, tuple[str, str, tuple[Any, ...], float | None]]:
+    def __reduce__(self) -> tuple[Any, tuple[str, str, tuple[Any, ...], float | None, bool]]:
         # By dtype name: an unpickled dtype object is equal to NumPy's own but not the same, and `is` is the
         # fast check.
-        return _column, (self.name, self.dtype_name, self.shape, self.mean_length)
+        return _column, (self.name, self.dtype_name, self.shape, self.mean_length, self.mutable)
 
     @property
     def ragged(self) -> bool:
@@ -103,8 +113,8 @@ class Column:
         return self.element_bytes * (self.mean_length or 0.0)
 
 
-def _column(name: str, dtype: Any, shape: tuple[Any, ...], mean_length: float | None) -> Column:
-    return Column(name, dtype, shape if dtype not in _TEXTS else (), mean_length=mean_length)
+def _column(name: str, dtype: Any, shape: tuple[Any, ...], mean_length: float | None, mutable: bool) -> Column:
+    return Column(name, dtype, shape if dtype not in _TEXTS else (), mean_length=mean_length, mutable=mutable)
 
 
 @lru_cache(maxsize=1024)

@@ -190,6 +190,8 @@ class Schema:
             columns.append({"name": c.name, "dtype": c.dtype_name, "shape": list(c.shape)})
             if c.mean_length is not None:
                 columns[-1]["mean_length"] = c.mean_length
+            if c.mutable:
+                columns[-1]["mutable"] = True
         return json.dumps({"columns": columns})
 
     @classmethod

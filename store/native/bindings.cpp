@@ -18,6 +18,7 @@
 #include <tuple>
 #include <vector>
 
+#include "scalars.hpp"
 #include "dlpack.hpp"
 #include "error.hpp"
 #include "failpoints.hpp"
@@ -289,6 +290,7 @@ class PyWriter : public Handle<Writer> {
     } guard(*this);
     std::uint32_t done = 0;
     Rows rest = rows;
+    writer.begin_keys();
     std::vector<const std::byte*> columns(writer.table().shared().n_columns);
     std::vector<const Cell*> cells(columns.size());
     std::optional<Deadline> deadline;
@@ -622,6 +624,12 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.def("fixed_control_bytes", &control_fixed_bytes, "max_processes"_a, "max_tables"_a);
   m.def("format_control", &format_control, "control_fd"_a, "control_bytes"_a, "data_bytes"_a, "max_processes"_a, "max_tables"_a, "name"_a);
   m.def("now_ns", &now_ns);
+  // `n` numbers of a column that is rewritten, in a block that the caller holds
+  m.def("copy_scalars", [](std::uintptr_t address, std::uint64_t n, std::uint64_t bytes) {
+    std::vector<std::byte> copied(n * bytes);
+    copy_scalars(reinterpret_cast<const std::byte*>(address), n, bytes, copied.data());
+    return nb::bytes(reinterpret_cast<const char*>(copied.data()), copied.size());
+  }, "address"_a, "n"_a, "bytes"_a);
   // Position of the first of n float32 that is not finite or is negative; n if there is none.
   m.def("first_bad_priority", [](nb::object priorities, std::uint64_t n) {
     const Bytes held(priorities, n * sizeof(float), "priorities");
@@ -681,6 +689,12 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
            },
            "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "element_bytes"_a, "mean_bytes"_a, "values_offset"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "settings"_a,
            "limiter"_a, "limits_inserts"_a, "counts_uses"_a, "seed"_a, "remover"_a, "remover_view"_a)
+      .def("rewritable", [](TableSpec& s, const std::vector<std::uint32_t>& columns) {
+        for (const std::uint32_t c : columns) {
+          if (c >= s.columns.size() || s.columns[c].element_bytes > 0 || !std::has_single_bit(s.columns[c].row_bytes) || s.columns[c].row_bytes > kMaxScalar) fail(ErrorCode::config, "column %u cannot be rewritten", c);
+          s.columns[c].changes = 1;
+        }
+      }, "columns"_a)
       .def("as_queue", [](TableSpec& s, std::uint32_t groups, double lease_timeout, std::optional<std::int64_t> max_staleness, std::uint32_t version_column) {
         if (groups < 1 || groups > kGroups || s.links || s.limits_inserts || s.counts_uses) fail(ErrorCode::config, "a queue of %u consumer groups, or with episodes or a limiter", groups);
         if (max_staleness && (version_column >= s.columns.size() || s.columns[version_column].row_bytes != 8)) fail(ErrorCode::config, "no version in column %u", version_column);
@@ -804,6 +818,23 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         const UpdateCount count = t.unlocked([&](TableCore& c) { return c.update(checked_view(c, view), k.as<std::uint64_t>(), p.as<float>(), n); });
         return std::make_tuple(count.applied, count.stale);
       }, "view"_a, "keys"_a, "priorities"_a, "n"_a)
+      // `values`: of each of `columns`, n contiguous numbers
+      .def("rewrite", [](PyTable& t, nb::object keys, std::uint64_t n, const std::vector<std::uint32_t>& columns, nb::list values) {
+        const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
+        if (columns.size() != nb::len(values)) fail(ErrorCode::config, "%zu columns, %zu arrays", columns.size(), nb::len(values));
+        std::vector<std::unique_ptr<Bytes>> held;
+        std::vector<const std::byte*> at;
+        const auto core = t.get();
+        core->process().check();
+        if (!core->process().segments().writable()) fail(ErrorCode::read_only, "store '%s' is attached read-only: attach with read_only=False to write", t.store().c_str());
+        for (std::size_t i = 0; i < columns.size(); ++i) {
+          if (columns[i] >= core->shared().n_columns || core->columns()[columns[i]].changes == 0) fail(ErrorCode::config, "column %u cannot be rewritten", columns[i]);
+          held.push_back(std::make_unique<Bytes>(values[i], n * core->columns()[columns[i]].row_bytes, "column"));
+          at.push_back(held.back()->as<std::byte>());
+        }
+        const UpdateCount count = t.unlocked([&](TableCore& c) { return c.rewrite(k.as<std::uint64_t>(), n, columns, at); });
+        return std::make_tuple(count.applied, count.stale);
+      }, "keys"_a, "n"_a, "columns"_a, "values"_a)
       .def("priorities", [](PyTable& t, std::uint32_t view, nb::object keys, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
         return t.unlocked([&](TableCore& c) { return c.priorities(checked_view(c, view), k.as<std::uint64_t>(), n); });
@@ -836,6 +867,10 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_rw("ended", &PyWriter::ended)
       .def("chain_open", [](PyWriter& w, std::uint32_t chain) { return w.checked()->chain_open(chain); }, "chain"_a)
       .def_prop_ro("holders", &PyWriter::holders)
+      .def_prop_ro("keys", [](const PyWriter& w) {  // of the rows of the last call
+        const std::vector<std::uint64_t> keys = w.get()->keys();
+        return nb::bytes(reinterpret_cast<const char*>(keys.data()), keys.size() * sizeof(std::uint64_t));
+      })
       // What the last append was stopped by (Writer::Stopped), and what the limiter then looked like.
       .def_prop_ro("stopped", [](PyWriter& w) { return static_cast<int>(w.get()->stopped()); })
       .def_prop_ro("limiter", [](PyWriter& w) { return w.get()->limiter(); })

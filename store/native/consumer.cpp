@@ -7,6 +7,7 @@
 
 #include "error.hpp"
 #include "failpoints.hpp"
+#include "scalars.hpp"
 
 namespace conduit {
 namespace {
@@ -105,6 +106,11 @@ bool Delivery::copy(const std::vector<std::uint64_t>& offsets, Target* target) c
     }
     for (const Placed& run : runs) {
       const std::byte* from = t.block_data(run.block) + column.block_offset + run.row * column.row_bytes;
+      if (column.changes != 0) {
+        copy_scalars(from, run.n, column.row_bytes, to);
+        to += run.n * column.row_bytes;
+        continue;
+      }
       for (std::uint64_t left = run.n * column.row_bytes; left > 0;) {
         const std::uint64_t part = std::min(left, kProgressBytes);
         memcpy(to, from, part);

@@ -5,6 +5,7 @@
 
 #include "failpoints.hpp"
 #include "sampler.hpp"
+#include "scalars.hpp"
 
 namespace conduit {
 namespace {
@@ -12,6 +13,11 @@ namespace {
 constexpr std::uint64_t kProgressBytes = 1 << 20;  // copied between two signs of life of a reader
 constexpr std::uint32_t kAhead = 12;               // rows prefetched ahead of the copy
 constexpr std::uint64_t kSmallRun = 64;            // bytes of a run that are asked for before the first copy
+
+template <class T>
+void copy_numbers(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::byte* out) {
+  for (std::uint32_t i = 0; i < n; ++i) copy_scalars_of<T>(rows[i].base + offset + rows[i].row * sizeof(T), 1, out + i * sizeof(T));
+}
 
 template <std::size_t kBytes>
 void copy_small(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::byte* out) {
@@ -26,10 +32,10 @@ void prefetch_row(const std::byte* at, std::uint64_t bytes) {
 
 void copy_rows(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::uint64_t bytes, std::byte* out) {
   switch (bytes) {
-    case 1: return copy_small<1>(rows, n, offset, out);
-    case 2: return copy_small<2>(rows, n, offset, out);
-    case 4: return copy_small<4>(rows, n, offset, out);
-    case 8: return copy_small<8>(rows, n, offset, out);
+    case 1: return copy_numbers<std::uint8_t>(rows, n, offset, out);  // which may be such as change
+    case 2: return copy_numbers<std::uint16_t>(rows, n, offset, out);
+    case 4: return copy_numbers<std::uint32_t>(rows, n, offset, out);
+    case 8: return copy_numbers<std::uint64_t>(rows, n, offset, out);
     case 16: return copy_small<16>(rows, n, offset, out);
     case 32: return copy_small<32>(rows, n, offset, out);
     default: break;
@@ -55,8 +61,14 @@ std::byte* copy_wide_run(const std::byte* from, std::uint32_t n, std::uint64_t b
 
 using CopyRunOf = std::byte* (*)(const std::byte*, std::uint32_t, std::uint64_t, std::byte*);
 
-CopyRunOf copy_run_of(std::uint64_t bytes) {
-  switch (bytes) {
+std::byte* copy_changing_run(const std::byte* from, std::uint32_t n, std::uint64_t bytes, std::byte* to) {
+  copy_scalars(from, n, bytes, to);
+  return to + n * bytes;
+}
+
+CopyRunOf copy_run_of(const Column& column) {
+  if (column.changes != 0) return copy_changing_run;
+  switch (column.row_bytes) {
     case 1: return copy_run<1>;
     case 2: return copy_run<2>;
     case 4: return copy_run<4>;
@@ -170,7 +182,7 @@ bool Sampler::gather_rows(ReaderEpoch& epoch, const Output& output, std::uint32_
 bool Sampler::gather_runs(ReaderEpoch& epoch, const Output& output, const std::vector<CopyRun>& runs, std::byte* to) {
   const Column& column = table_->columns()[output.column];
   const std::uint64_t offset = column.block_offset, bytes = column.row_bytes;
-  const CopyRunOf copy_one = copy_run_of(bytes);
+  const CopyRunOf copy_one = copy_run_of(column);
   const std::size_t n = runs.size();
   for (std::size_t r = 0; r < n; ++r) {
     if (r + kAhead < n && runs[r + kAhead].base != nullptr) prefetch_row(runs[r + kAhead].base + offset + runs[r + kAhead].row * bytes, runs[r + kAhead].n * bytes);

@@ -50,6 +50,14 @@ void Writer::release_block(std::uint64_t flags) {
   tell_times();
 }
 
+std::vector<std::uint64_t> Writer::keys() const {
+  std::vector<std::uint64_t> found;
+  for (const Put& put : put_) {
+    for (std::uint32_t i = 0; i < put.n; ++i) found.push_back(put.first + i);
+  }
+  return found;
+}
+
 void Writer::tell_times() {
   Counters& c = table_->shared().counters;
   c.append_ns.fetch_add(append_ns_, std::memory_order_relaxed);
@@ -168,6 +176,7 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
     const Placed piece{block_, count_, fitting(rows, done, most)};
     remember_tails(rows);
     write_rows(rows, done, piece);
+    const std::uint64_t first = first_key(piece);
     FAILPOINT(append_before_publish);
     bool sealed = false;
     std::uint32_t in;
@@ -182,7 +191,10 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
       restore_tails();
       keep_tails(rows, done, {block_, count_, in});
     }
-    if (in > 0) FAILPOINT(append_published);
+    if (in > 0) {
+      FAILPOINT(append_published);
+      put_.push_back({first, in});
+    }
     count_ += in;
     done += in;
     if (in > 0 && table_->slots()) {  // released with its publication
@@ -206,11 +218,13 @@ std::uint32_t Writer::append_together(const Rows& rows) {
   while (reserve(rows.n)) {
     remember_tails(rows);
     Placed pieces[kPublications];
+    Put puts[kPublications];
     std::uint32_t used = 0, done = 0;
     const auto place = [&](std::uint32_t block, std::uint32_t row) {
       if (done == rows.n) return;
       const Placed piece{block, row, std::min(rows.n - done, capacity - row)};
       write_rows(rows, done, piece);
+      puts[used] = {first_key(piece), piece.n};
       pieces[used++] = piece;
       done += piece.n;
     };
@@ -231,6 +245,7 @@ std::uint32_t Writer::append_together(const Rows& rows) {
       return 0;
     }
     FAILPOINT(append_published);
+    put_.insert(put_.end(), puts, puts + used);
     for (std::uint32_t i = 0; i < used; ++i) {
       if (pieces[i].block != block_) {
         release_block(0);

@@ -47,6 +47,9 @@ class Writer {
   Admission refused() const { return refused_; }
   void close();
   bool closed() const { return closed_; }
+  // Keys of the rows that went in since begin_keys, in the order in which they were given.
+  void begin_keys() { put_.clear(); }
+  std::vector<std::uint64_t> keys() const;
   std::size_t chains() const { return tails_.size(); }
   // Whether the chain has a row that no final observation has closed.
   bool chain_open(std::uint32_t chain) const { return chain < tails_.size() && tails_[chain] != ~std::uint64_t{0}; }
@@ -101,6 +104,13 @@ class Writer {
   std::vector<std::uint32_t> spare_;  // blocks opened ahead, for rows that must go in together
   SpaceHolders holders_;
   std::vector<std::uint64_t> stalled_;
+  struct Put {
+    std::uint64_t first;  // key; those of the others follow
+    std::uint32_t n;
+  };
+  std::vector<Put> put_;
+  // Of a piece that is not in yet: once it is, others may evict it and give its block away.
+  std::uint64_t first_key(const Placed& piece) const { return table_->key_of(piece.block * table_->shared().rows_per_block + piece.row); }
   // Of queues: where the rows of the append at hand go, why it could not go in, and how far the queue was then.
   std::vector<Placed> placed_;
   Admission refused_ = Admission::ok;

@@ -36,14 +36,18 @@ std::uint32_t Writer::append_queued(const Rows& rows) {
         write_rows(rows, from, piece);
         from += piece.n;
       }
+      put_.clear();
+      for (const Placed& piece : placed_) put_.push_back({first_key(piece), piece.n});
       FAILPOINT(queue_written);
       refused_ = queue.publish(placed_, rows.n, versions);
+      if (refused_ != Admission::ok) put_.clear();
       if (refused_ == Admission::sealed) continue;
       if (refused_ != Admission::ok) break;
       took_place();
       return rows.n;
     }
   } catch (...) {
+    put_.clear();
     give_back_spares();
     throw;
   }

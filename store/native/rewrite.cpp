@@ -1,0 +1,31 @@
+// Numbers that are known only after their rows were: rewards of rollouts, advantages, returns.
+#include "failpoints.hpp"
+#include "queue.hpp"
+#include "scalars.hpp"
+#include "table.hpp"
+
+namespace conduit {
+
+UpdateCount TableCore::rewrite(const std::uint64_t* keys, std::uint64_t n, const std::vector<std::uint32_t>& columns, const std::vector<const std::byte*>& values) {
+  process_->check();
+  UpdateCount count{0, 0};
+  IndexLock lock(*this);
+  fold();
+  for (std::uint64_t i = 0; i < n; ++i) {
+    std::uint32_t slot;
+    if (!(queue_ ? queue_->find(keys[i], &slot) && !queue_->row_done(slot) : live(keys[i], &slot))) {
+      ++count.stale;
+      continue;
+    }
+    const std::uint32_t b = block_of(slot);
+    for (std::size_t k = 0; k < columns.size(); ++k) {
+      const Column& column = columns_[columns[k]];
+      store_scalar(block_data(b) + column.block_offset + (slot - b * t_.rows_per_block) * column.row_bytes, values[k] + i * column.row_bytes, column.row_bytes);
+      FAILPOINT(rewritten);
+    }
+    ++count.applied;
+  }
+  return count;
+}
+
+}  // namespace conduit
