@@ -181,9 +181,9 @@ class Batch:
         """Return every column and 'weights', but those `without`, as torch tensors that share this batch's memory.
 
         Copies nothing. Times come as int64, in the column's unit.
-        `ragged`: how columns come whose rows vary in length, whatever the lengths are. "packed": 'tokens' has all elements,
-        'tokens.offsets' int64 (n + 1,) says where each row begins. "padded": 'tokens' is (n, longest, ...) with zeros
-        behind each row, 'tokens.mask' bool (n, longest); this one copies. "jagged": a nested tensor.
+        `ragged`: how columns come whose rows vary in length, whatever the lengths are. "packed": 'tokens' has all
+        elements, 'tokens.offsets' int64 (n + 1,) says where each row begins. "padded": 'tokens' is (n, longest, ...)
+        with zeros behind each row, 'tokens.mask' bool (n, longest); this one copies. "jagged": a nested tensor.
 
         Raises:
             ConfigError: another layout. MissingExtra: torch is not installed.

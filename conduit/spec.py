@@ -104,8 +104,8 @@ class TableSpec:
         unknown = [column.name for column in self.schema.ragged if column.mean_length is None]
         if unknown:
             raise ConfigError(
-                f"the rows of column {', '.join(unknown)} vary in length, and how long they are in the mean is not said: "
-                "give Column(..., mean_length=n). The table gets room for max_size such rows"
+                f"the rows of column {', '.join(unknown)} vary in length, and it is not said how long they are in the "
+                "mean: give Column(..., mean_length=n). The table gets room for max_size such rows"
             )
         names = f"column {', '.join(ragged)}, whose rows vary in length,"
         if self.slots:

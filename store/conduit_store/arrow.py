@@ -138,7 +138,7 @@ def column_of_field(field: pa.Field, mean_length: float | None = None) -> Column
     """
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if (text := _text_of(kind)) is not None:
-        return Column(field.name, text, mean_length=mean_length)  # type: ignore[arg-type]
+        return Column(field.name, text, mean_length=mean_length)
     if _is_list(kind):
         dtype, shape = _numpy_type(field.name, kind.value_type)
         return Column(field.name, dtype, (None, *shape), mean_length=mean_length)
@@ -189,7 +189,7 @@ def _rows_of(name: str, array: pa.Array, first_row: int) -> Ragged:
     if not _is_list(array.type):
         rows = to_numpy(name, array)
         if rows.ndim < 2:
-            raise DtypeMismatch(f"column {name!r}: rows vary in length, and Arrow type {array.type} has none. Give lists")
+            raise DtypeMismatch(f"column {name!r}: rows vary in length, Arrow type {array.type} has none. Give lists")
         flat = rows.reshape(-1, *rows.shape[2:])
         return Ragged(flat, np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1])
     if not pa.types.is_large_list(array.type):
@@ -290,8 +290,8 @@ def _numpy_type(name: str, kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int,
         return np.dtype(kind.to_pandas_dtype()) if not types.is_temporal(kind) else _time_dtype(kind), ()
     raise DtypeMismatch(
         f"column {name!r}: Arrow type {kind} has no fixed-width NumPy form. Cast it, for example to a "
-        "fixed-size list (pa.list_(pa.float32(), n)), to numbers, or leave the column out. Lists, strings and binary go "
-        "into columns of such a schema (shape (None, ...))"
+        "fixed-size list (pa.list_(pa.float32(), n)), to numbers, or leave the column out. Lists, strings and binary "
+        "go into columns whose rows vary in length (shape (None, ...))"
     )
 
 

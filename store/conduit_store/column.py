@@ -6,11 +6,16 @@ import math
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .errors import DtypeMismatch, SchemaError, ShapeMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
 
 __all__ = ["Column", "shown"]
 
@@ -53,6 +58,12 @@ class Column:
     mean_length: float | None = field(default=None, compare=False, kw_only=True)
     mutable: bool = field(default=False, kw_only=True)
     text: str | None = field(default=None, init=False)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, name: str, dtype: npt.DTypeLike, shape: Sequence[Any] = (), *, mean_length: float | None = None
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
@@ -172,19 +183,20 @@ def _checked_length(name: str, length: Any, ragged: bool) -> float | None:
 def _checked_shape(name: str, shape: Any) -> tuple[Any, ...]:
     try:
         given = tuple(shape)
-        if given[:1] == (None,):
-            return (None, *_checked_shape(name, given[1:]))
+        varies = given[:1] == (None,)
+        given = given[1:] if varies else given
         checked = tuple(int(size) for size in given)
     except (TypeError, ValueError):
-        given, checked = (None,), ()
+        given, checked, varies = (None,), (), False
     if checked != given or any(size < 1 for size in checked):
         raise ShapeMismatch(
             f"column {name!r}: shape {shown(shape)} is not a tuple of integers of at least 1. Use () for one "
-            "number a row, None as the first dimension where rows vary in length, and leave out columns without elements"
+            "number a row, None as the first dimension where rows vary in length, and leave out columns without "
+            "elements"
         )
     if math.prod(checked) > _MAX_ELEMENTS:
         raise ShapeMismatch(
             f"column {name!r}: shape {checked} has {math.prod(checked):,} elements, the limit is "
             f"{_MAX_ELEMENTS:,} a row. Split it into several columns"
         )
-    return checked
+    return (None, *checked) if varies else checked

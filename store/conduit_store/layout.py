@@ -16,8 +16,8 @@ _SLOT_SPARES = 256  # rows that may have left and still be read; small tables ha
 _MIN_ROWS = 8
 _MAX_BLOCK_BYTES = 8 << 20  # a block is the unit of transfer and of checkpoints: seconds must not hang on one
 _OPEN_SHARE = 24  # the blocks that writers hold open take at most this part of a table
-# Where rows vary in length: the same share, smaller in large tables; the memory that may go unused where a block takes no more
-# rows because the other half of it, rows or values, is full; and what is left over at its end, in rows.
+# Where rows vary in length: the same share, smaller in large tables; the memory that may go unused where a block takes
+# no more rows because the other half of it, rows or values, is full; and what is left over at its end, in rows.
 _MOST_OPEN_SHARE = 96
 _UNUSED = 0.02
 _LEFT_OVER = 0.5

@@ -72,7 +72,8 @@ class Ragged:
         """
         arrays = [np.asarray(row) for row in rows]
         if not arrays or any(array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:] for array in arrays):
-            raise ShapeMismatch(f"rows of shapes {sorted({a.shape[1:] for a in arrays})}: give arrays that differ in length")
+            shapes = sorted({array.shape for array in arrays})
+            raise ShapeMismatch(f"rows of shapes {shapes}: give arrays that differ in their lengths alone")
         if any(array.dtype != arrays[0].dtype for array in arrays):
             raise DtypeMismatch(f"rows of dtypes {sorted({str(array.dtype) for array in arrays})}: give one")
         return cls(np.concatenate(arrays), _offsets([len(array) for array in arrays]))
@@ -147,8 +148,8 @@ class Ragged:
     def to_torch(self, layout: str = "packed", *, fill: Any = 0) -> Any:
         """Return the rows as torch tensors, in the layout that is asked for, whatever the lengths are.
 
-        "packed": (values, offsets), which share this memory. "padded": (array, mask), see `padded`. "jagged": one nested
-        tensor of layout torch.jagged over the same memory. Times come as int64, in their unit.
+        "packed": (values, offsets), which share this memory. "padded": (array, mask), see `padded`. "jagged": one
+        nested tensor of layout torch.jagged over the same memory. Times come as int64, in their unit.
 
         Raises:
             ConfigError: another layout. MissingExtra: torch is not installed.

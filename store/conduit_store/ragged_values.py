@@ -48,7 +48,7 @@ def as_ragged_row(column: Column, value: object) -> Any:
     return as_rows(column.elements, value)
 
 
-def _rows(column: Column, value: object) -> Rows:
+def _rows(column: Column, value: Any) -> Rows:
     if isinstance(value, Ragged):
         return _packed(column, value)
     if (pa := sys.modules.get("pyarrow")) is not None and isinstance(value, pa.Array | pa.ChunkedArray):
@@ -88,9 +88,9 @@ def _listed(column: Column, value: list[Any]) -> list[Array]:
     return rows
 
 
-def _regular(column: Column, value: object) -> Ragged:
+def _regular(column: Column, value: Any) -> Ragged:
     """One array of rows that are equally long."""
-    array = np.asarray(value) if not hasattr(value, "detach") else value.detach().cpu().numpy()
+    array = value if hasattr(value, "reshape") else np.asarray(value)
     if array.ndim < 2 or array.shape[2:] != column.shape[1:]:
         raise ShapeMismatch(
             f"column {column.name!r}: rows vary in length, got an array of shape {array.shape}. Give a list of arrays, "
@@ -103,10 +103,8 @@ def _regular(column: Column, value: object) -> Ragged:
 
 def _packed(column: Column, given: Ragged) -> Ragged:
     if given.text != column.text:
-        what = given.text or f"{given.values.dtype} arrays"
-        raise DtypeMismatch(
-            f"column {column.name!r} holds {column.text or f'{column.dtype} arrays'}, got rows of {what}. Encode or decode them first"
-        )
+        held, got = column.text or f"{column.dtype} arrays", given.text or f"{given.values.dtype} arrays"
+        raise DtypeMismatch(f"column {column.name!r} holds {held}, got rows of {got}. Encode or decode them first")
     elements = as_rows(column.elements, given.values)
     return given if elements is given.values else Ragged(elements, given.offsets, text=given.text)
 
@@ -118,7 +116,9 @@ def _text(column: Column, value: object, row: int) -> bytes:
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise ValueOutOfRange(f"column {column.name!r}: row {row}, {shown(value)}, is no valid text ({error})") from error
+            raise ValueOutOfRange(
+                f"column {column.name!r}: row {row}, {shown(value)}, is no valid text ({error})"
+            ) from error
     if column.text == "binary" and isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise DtypeMismatch(

@@ -345,6 +345,11 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, std::uint32_t blocks, 
     evict_block(head);
     if (reclaim(holders, stalled)) b = free_run(blocks);
   }
+  for (std::uint32_t open = t_.open.first; blocks > 1 && b == kNoRow && open != kNoRow; open = links_.after(open)) {
+    if ((blocks_[open].pub.load(std::memory_order_acquire) & kReleased) != 0) continue;  // else it parts what is free: for messages
+    ++holders->written;
+    holders->process = process_->segments().process(blocks_[open].owner).pid.load(std::memory_order_relaxed);
+  }
   if (b != kNoRow) give(b, blocks, writer);
   return b;
 }

@@ -22,7 +22,8 @@ def test_rows_are_views_of_one_array() -> None:
     assert [list(row) for row in ragged] == ROWS
     assert list(ragged[-1]) == [4, 5]
     assert ragged.lengths.tolist() == [3, 0, 1, 2]
-    assert ragged[0].base is not None and ragged[0].dtype == np.int32
+    assert ragged[0].base is not None
+    assert ragged[0].dtype == np.int32
     with pytest.raises(IndexError):
         ragged[4]
 
@@ -32,7 +33,8 @@ def test_padded_rows_come_with_a_mask() -> None:
     assert array.tolist() == [[0, 1, 2], [-1, -1, -1], [3, -1, -1], [4, 5, -1]]
     assert mask.tolist() == [[True] * 3, [False] * 3, [True, False, False], [True, True, False]]
     array, mask = packed().padded(length=5)
-    assert array.shape == mask.shape == (4, 5) and array.sum() == 15
+    assert array.shape == mask.shape == (4, 5)
+    assert array.sum() == 15
     with pytest.raises(ShapeMismatch, match="row 0 has 3 elements, length is 2"):
         packed().padded(length=2)
     again = Ragged.from_padded(*[packed().padded(-1)[0], [3, 0, 1, 2]])
@@ -42,14 +44,16 @@ def test_padded_rows_come_with_a_mask() -> None:
 def test_padded_rows_keep_the_shape_of_their_elements() -> None:
     ragged = Ragged(np.arange(24, dtype=np.uint8).reshape(4, 2, 3), [0, 1, 4])
     array, mask = ragged.padded()
-    assert array.shape == (2, 3, 2, 3) and mask.sum() == 4
+    assert array.shape == (2, 3, 2, 3)
+    assert mask.sum() == 4
     np.testing.assert_array_equal(array[1], ragged[1])
 
 
 def test_rows_without_any_element() -> None:
     empty = Ragged(np.empty((0, 3), np.float32), [0, 0, 0])
     array, mask = empty.padded()
-    assert array.shape == (2, 0, 3) and mask.shape == (2, 0)
+    assert array.shape == (2, 0, 3)
+    assert mask.shape == (2, 0)
     assert len(Ragged(np.empty(0, np.int32), [0])) == 0
 
 
@@ -67,9 +71,12 @@ def test_torch_layouts(layout: str) -> None:
     torch = pytest.importorskip("torch")
     made = packed().to_torch(layout)
     if layout == "packed":
-        assert made[0].tolist() == [0, 1, 2, 3, 4, 5] and made[1].tolist() == [0, 3, 3, 4, 6]
+        assert made[0].tolist() == [0, 1, 2, 3, 4, 5]
+        assert made[1].tolist() == [0, 3, 3, 4, 6]
     elif layout == "padded":
-        assert made[0].shape == (4, 3) and made[1].sum() == 6 and made[1].dtype == torch.bool
+        assert made[0].shape == (4, 3)
+        assert made[1].sum() == 6
+        assert made[1].dtype == torch.bool
     else:
         assert made.layout == torch.jagged
         assert [row.tolist() for row in made.unbind()] == ROWS

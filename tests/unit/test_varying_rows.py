@@ -27,7 +27,7 @@ from conduit import (
 from tests.store_support import fresh_store, scalar_writer
 from tests.varying import SCHEMA, columns, faults, row
 
-TOKENS = Schema((Column("tokens", "int32", (None,), mean_length=8), Column("x", "int64")))
+TOKENS = Schema((Column("x", "int64"), Column("tokens", "int32", (None,), mean_length=8)))
 
 
 def stored(table: Table) -> list[int]:
@@ -58,7 +58,8 @@ def test_rows_come_back_as_they_went_in() -> None:
         batch = table.sample(64)
         assert faults(batch) == []
         again = table.rows(batch.keys)
-        assert faults(again) == [] and again["serial"].tolist() == batch["serial"].tolist()
+        assert faults(again) == []
+        assert again["serial"].tolist() == batch["serial"].tolist()
         assert faults(table.loader(16).next()) == []
 
 
@@ -70,7 +71,8 @@ def test_memory_at_capacity_and_the_rows_that_fit() -> None:
         for _ in range(3):
             lengths = chance.integers(0, 129, 20_000)
             values = np.zeros(int(lengths.sum()), np.int32)
-            table.extend({"x": np.zeros(20_000, np.float32), "tokens": Ragged(values, np.append(0, np.cumsum(lengths)))})
+            tokens = Ragged(values, np.append(0, np.cumsum(lengths)))
+            table.extend({"x": np.zeros(20_000, np.float32), "tokens": tokens})
         assert len(table) > 19_900
         assert table._native.data_bytes < 1.05 * 20_000 * (4 + 8 + 64 * 4)
 
@@ -79,13 +81,14 @@ def test_blocks_seal_when_one_column_is_full_and_the_next_are_divided_anew() -> 
     schema = Schema((Column("a", "uint8", (None,), mean_length=10), Column("b", "uint8", (None,), mean_length=10)))
     with fresh_store() as store:
         table = store.create_table("t", schema, 1_000, max_writers=1)
-        a, b = [np.zeros(19, np.uint8)] * 1_000, [np.zeros(1, np.uint8)] * 1_000  # as many bytes, elsewhere than was said
+        # as many bytes as were said, and elsewhere
+        a, b = [np.zeros(19, np.uint8)] * 1_000, [np.zeros(1, np.uint8)] * 1_000
         table.extend({"a": a, "b": b})
         table.extend({"a": a, "b": b})
         assert len(table) > 970
 
 
-@pytest.mark.parametrize("length", [3_000, 30_000])
+@pytest.mark.parametrize("length", [3_000, 9_000])
 def test_a_row_that_no_block_could_hold(length: int) -> None:
     with fresh_store() as store:
         table = store.create_table("t", SCHEMA, 500, max_writers=2)
@@ -123,10 +126,13 @@ def test_delivery_does_not_depend_on_the_lengths() -> None:
         table = store.create_table("t", TOKENS, 10, sampler=samplers.Fifo())
         table.extend({"tokens": [np.arange(3, dtype=np.int32)], "x": [0]})
         one = table.sample(1)["tokens"]
-        assert isinstance(one, Ragged) and len(one) == 1 and one.lengths.tolist() == [3]
+        assert isinstance(one, Ragged)
+        assert len(one) == 1
+        assert one.lengths.tolist() == [3]
         table.extend({"tokens": [np.arange(3, dtype=np.int32)] * 3, "x": [1, 2, 3]})
         same = table.sample(4)["tokens"]
-        assert isinstance(same, Ragged) and same.lengths.tolist() == [3] * 4
+        assert isinstance(same, Ragged)
+        assert same.lengths.tolist() == [3] * 4
 
 
 def test_torch_layouts_are_the_caller_s_choice() -> None:
@@ -136,12 +142,16 @@ def test_torch_layouts_are_the_caller_s_choice() -> None:
         table.extend({"tokens": [[1, 2, 3], [], [4]], "x": [0, 1, 2]})
         batch = table.sample(3)
         tensors = batch.torch()
-        assert tensors["tokens"].tolist() == [1, 2, 3, 4] and tensors["tokens.offsets"].tolist() == [0, 3, 3, 4]
-        assert tensors["x"].tolist() == [0, 1, 2] and "weights" in tensors
+        assert tensors["tokens"].tolist() == [1, 2, 3, 4]
+        assert tensors["tokens.offsets"].tolist() == [0, 3, 3, 4]
+        assert tensors["x"].tolist() == [0, 1, 2]
+        assert "weights" in tensors
         padded = batch.torch(ragged="padded")
-        assert padded["tokens"].tolist() == [[1, 2, 3], [0, 0, 0], [4, 0, 0]] and padded["tokens.mask"].sum() == 4
+        assert padded["tokens"].tolist() == [[1, 2, 3], [0, 0, 0], [4, 0, 0]]
+        assert padded["tokens.mask"].sum() == 4
         jagged = batch.torch(ragged="jagged", without={"x"})
-        assert jagged["tokens"].layout == torch.jagged and "x" not in jagged
+        assert jagged["tokens"].layout == torch.jagged
+        assert "x" not in jagged
         assert [row.tolist() for row in jagged["tokens"].unbind()] == [[1, 2, 3], [], [4]]
         with pytest.raises(ConfigError, match="layout"):
             batch.torch(ragged="dense")
@@ -168,7 +178,8 @@ def test_forms_that_extend_takes(form: str) -> None:
         table = store.create_table("t", TOKENS, 10, sampler=samplers.Fifo())
         table.extend({"tokens": forms()[form], "x": [0, 1, 2]})
         found = table.sample(3)["tokens"]
-        assert [row.tolist() for row in found] == [[1, 2, 3], [], [4]] and found.values.dtype == np.int32
+        assert [row.tolist() for row in found] == [[1, 2, 3], [], [4]]
+        assert found.values.dtype == np.int32
 
 
 def test_torch_and_equal_rows_as_input() -> None:
@@ -184,8 +195,11 @@ def test_torch_and_equal_rows_as_input() -> None:
             table = store.create_table(name, TOKENS, 10, sampler=samplers.Fifo())
             table.extend({"tokens": value, "x": [0, 1]})
             assert [row.tolist() for row in table.sample(2)["tokens"]] == [[1, 2, 3], [4]], name
-        table.extend({"tokens": np.arange(6, dtype=np.int32).reshape(2, 3), "x": [2, 3]})
-        assert [row.tolist() for row in table.sample(4)["tokens"]][2:] == [[0, 1, 2], [3, 4, 5]]
+        equal = np.arange(6, dtype=np.int32).reshape(2, 3)
+        for name, value in {"array": equal, "tensor": torch.from_numpy(equal)}.items():
+            table = store.create_table(name, TOKENS, 10, sampler=samplers.Fifo())
+            table.extend({"tokens": value, "x": [2, 3]})
+            assert [row.tolist() for row in table.sample(2)["tokens"]] == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +211,7 @@ def test_torch_and_equal_rows_as_input() -> None:
         ([np.zeros(1, np.int32), np.zeros((1, 1), np.int32)], ShapeMismatch, "row 1 of 2"),
         ([[1]], ShapeMismatch, "1 rows, others have 2"),
         (np.zeros(2, np.int32), ShapeMismatch, "vary in length"),
-        (["a", "b"], DtypeMismatch, ""),
+        (["a", "b"], DtypeMismatch, "row 0 of 2"),
         (Ragged(np.frombuffer(b"ab", np.uint8), [0, 1, 2], text="string"), DtypeMismatch, "string"),
     ],
 )
@@ -228,13 +242,20 @@ def test_text_is_refused_where_it_is_none() -> None:
 
 def test_columns_say_what_they_are() -> None:
     column = Column("tokens", "int32", (None, 2), mean_length=5)
-    assert column.ragged and column.shape == (None, 2) and column.element_bytes == 8 and column.mean_bytes == 40
-    assert column == Column("tokens", "int32", (None, 2)) and not Column("x", "f4", (2,)).ragged
+    assert column.ragged
+    assert column.shape == (None, 2)
+    assert column.element_bytes == 8
+    assert column.mean_bytes == 40
+    assert column == Column("tokens", "int32", (None, 2))
+    assert not Column("x", "f4", (2,)).ragged
     text = Column("prompt", "string")
-    assert (text.text, text.dtype, text.shape) == ("string", np.uint8, (None,)) and text != Column("prompt", "binary")
+    assert (text.text, text.dtype, text.shape) == ("string", np.uint8, (None,))
+    assert text != Column("prompt", "binary")
     for made in (column, text):
         again = pickle.loads(pickle.dumps(made))
-        assert again == made and again.mean_length == made.mean_length and again.dtype is made.dtype
+        assert again == made
+        assert again.mean_length == made.mean_length
+        assert again.dtype is made.dtype
     assert Schema.from_json(SCHEMA.to_json()) == SCHEMA
     assert Schema.from_json(SCHEMA.to_json()).column("tokens").mean_length == 20
     for shape in ((2, None), (None, None), (None, 0)):
