@@ -19,7 +19,7 @@ from conduit.batch import Batch, DeviceBatch
 from conduit.blocks import BlockView
 from conduit.delivery import QueueBatch
 from conduit.loader import Loader, LoaderMetrics
-from conduit.metrics import ConsumerMetrics, QueueMetrics, StoreMetrics, TableMetrics
+from conduit.metrics import ConsumerMetrics, QueueMetrics, ReaderMetrics, StoreMetrics, TableMetrics, WriterMetrics
 from conduit.queue import Queue, QueueWriter
 from conduit.queue_loader import QueueLoader
 from conduit.store import Store
@@ -66,11 +66,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Loader", "LoaderMetrics", "Queue",
-    "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "Schema", "Store", "StoreMetrics", "Table",
-    "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "agents", "balance", "limiters", "removers", "samplers",
-    "schedules", "windows", "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError",
-    "ConfigError", "DtypeMismatch", "EpisodeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout",
-    "MissingColumn", "MissingExtra", "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore",
-    "SampleTimeout", "SchemaError", "ShapeMismatch", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound",
-    "UnknownColumn", "UnknownTable", "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
+    "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "ReaderMetrics", "Schema", "Store",
+    "StoreMetrics", "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "WriterMetrics", "agents",
+    "balance", "limiters", "removers", "samplers", "schedules", "windows", "AppendTimeout", "AttachRefused",
+    "AttachTimeout", "CapacityError", "ConduitError", "ConfigError", "DtypeMismatch", "EpisodeError",
+    "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn", "MissingExtra", "NameTaken",
+    "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout", "SchemaError",
+    "ShapeMismatch", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound", "UnknownColumn", "UnknownTable",
+    "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip

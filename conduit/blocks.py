@@ -48,8 +48,8 @@ class BlockView:
     def to_arrow(self) -> pa.RecordBatch:
         """Return the rows as an Arrow record batch over shared memory.
 
-        Mutable columns are copied as they are now. Valid and unchanged for as long as the batch, a slice or a NumPy view of it lives, also after the store
-        was closed or this view has gone.
+        Mutable columns are copied as they are now. Valid and unchanged for as long as the batch, a slice or a NumPy
+        view of it lives, also after the store was closed or this view has gone.
 
         Raises:
             MissingExtra: pyarrow is not installed.

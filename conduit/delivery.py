@@ -177,7 +177,7 @@ class Consumer:
             raise UnknownColumn(f"{argument} is {name!r}: the queue has {', '.join(self._spec.schema.names)}")
         column = self._spec.schema.column(name)
         if column.mutable:
-            raise ConfigError(f"{argument} is {name!r}, which is mutable: rows are counted once, when they have come in")
+            raise ConfigError(f"{argument} is {name!r}, which is mutable: rows are looked at once, as they come in")
         if column.dtype.kind not in "iub" or column.shape != ():
             raise ConfigError(
                 f"{argument} is {name!r}, {column.dtype} of shape {column.shape}: give a column of whole numbers"

@@ -66,6 +66,11 @@ def print_table(name: str, table: str) -> None:
                 charts[f"priority, window {view.name}"] = looked_at.histogram("priority", window=view.name)
     print(f"processes: {metrics.processes}")
     _print_tables(name, {table: metrics.tables[table]})
+    for writer in metrics.tables[table].writers:
+        print(f"writer, pid {writer.pid}: {writer.blocks} blocks open")
+    for reader in metrics.tables[table].readers:
+        read = f"{reader.rows:,} rows in {reader.batches:,} batches"
+        print(f"reader, pid {reader.pid}: {read}, the last {reader.idle_s:.1f} s ago")
     for title, chart in charts.items():
         print(f"\n{title}")
         if chart.counts.any():
@@ -142,6 +147,8 @@ def _glance(name: str) -> tuple[str, str]:
 
 
 def _text(field: str, value: object) -> str:
+    if field in ("writers", "readers"):
+        return ", ".join(f"pid {who.pid}" for who in value) or "none"  # type: ignore[attr-defined]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if field.endswith("_s"):

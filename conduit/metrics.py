@@ -8,7 +8,25 @@ from typing import Any, NamedTuple
 from conduit import limiting
 from conduit.limiters import Limiter, SampleToInsertRatio
 
-__all__ = ["ConsumerMetrics", "QueueMetrics", "StoreMetrics", "TableMetrics"]
+__all__ = [
+    "ConsumerMetrics", "QueueMetrics", "ReaderMetrics", "StoreMetrics", "TableMetrics", "WriterMetrics",
+]  # fmt: skip
+
+
+class ReaderMetrics(NamedTuple):
+    """One process that has read batches of a table, and lives."""
+
+    pid: int  # as its own pid namespace sees it
+    batches: int
+    rows: int
+    idle_s: float  # since the last batch
+
+
+class WriterMetrics(NamedTuple):
+    """One process with open writers."""
+
+    pid: int
+    blocks: int  # that its writers hold open
 
 
 class TableMetrics(NamedTuple):
@@ -55,6 +73,8 @@ class TableMetrics(NamedTuple):
     blocks_retired: int
     blocks_pinned: int
     open_writers: int
+    writers: tuple[WriterMetrics, ...]
+    readers: tuple[ReaderMetrics, ...]  # of a queue: its consumers
     data_bytes: int  # reserved for rows
     index_bytes: int  # reserved for the index
 
@@ -82,6 +102,8 @@ class TableMetrics(NamedTuple):
             "limiter_append_wait_s": info["limited_append_ns"] * 1e-9,
             "limiter_sample_wait_s": info["limited_sample_ns"] * 1e-9,
             "total_priority": info["total"],
+            "writers": tuple(WriterMetrics(*writer) for writer in info["writers"]),
+            "readers": tuple(ReaderMetrics(*reader) for reader in info["readers"]),
             **{f"{stage}_s": info[f"{stage}_ns"] * 1e-9 for stage in _STAGES},
         }
         same = {field: info[field] for field in cls._fields if field in info}

@@ -115,8 +115,8 @@ class Queue:
         if self._settings.max_staleness is not None or policy_version is not None:
             columns = self._with_versions(columns, policy_version)
         try:
-            result: int | npt.NDArray[np.uint64] = self._table._extender.extend(columns, None, timeout, keys=return_keys)
-            return result
+            put: int | npt.NDArray[np.uint64] = self._table._extender.extend(columns, None, timeout, keys=return_keys)
+            return put
         except AppendTimeout:
             raise self._full(timeout, self._table._extender.blocked) from None
 

@@ -62,6 +62,7 @@ class QueueSettings:
         column = schema.column(POLICY_VERSION)
         if column != _VERSION:
             raise ConfigError(
-                f"column {POLICY_VERSION!r} is {column.dtype} of shape {column.shape}: policy versions are int64"
+                f"column {POLICY_VERSION!r} is {column.dtype} of shape {column.shape}{', mutable' * column.mutable}: "
+                "policy versions are int64 and stay as they are"
             )
         return schema

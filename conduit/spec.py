@@ -88,12 +88,11 @@ class TableSpec:
 
     def _check_mutable(self) -> None:
         """Columns that may be rewritten: not those that the table itself has looked at when they came in."""
-        fixed = {"terminated", "truncated"} if self.schema.is_episodic else set()
-        fixed |= {POLICY_VERSION} if self.queue is not None else set()
-        if wrong := [column.name for column in self.schema.columns if column.mutable and column.name in fixed]:
+        fixed = ("terminated", "truncated") if self.schema.is_episodic else ()
+        if wrong := [name for name in fixed if self.schema.column(name).mutable]:
             raise ConfigError(
-                f"column {', '.join(wrong)} is mutable: table {self.name!r} acts on it when a row comes in, and could not "
-                "undo that. Take mutable away"
+                f"column {', '.join(wrong)} is mutable: table {self.name!r} acts on it when a row comes in, and could "
+                "not undo that. Take mutable away"
             )
 
     def _check_lengths(self) -> None:

@@ -152,8 +152,8 @@ class Table:
         For episodes the rows are consecutive steps of one environment; where one is terminated or truncated,
         `next_obs` (of all n rows; only those of the ends are stored) must be among the columns. An episode
         that has not ended goes on with the next call from this process.
-        Waits up to `timeout` seconds for space and for the limiter, which lets rows in piece by piece. Returns n, or with
-        `return_keys` the keys of the n rows, uint64 (n,): what `update` and `rows` take.
+        Waits up to `timeout` seconds for space and for the limiter, which lets rows in piece by piece. Returns n, or
+        with `return_keys` the keys of the n rows, uint64 (n,): what `update` and `rows` take.
         Nothing is appended if it raises, but for AppendTimeout and LockTimeout, whose messages say how many are in.
 
         Raises:
@@ -161,7 +161,8 @@ class Table:
             CapacityError: more rows than the table holds. PriorityError: with the first bad position.
             AppendTimeout: says what holds the memory or what the limiter lacks, and how many rows are in.
         """
-        return self._extender.extend(columns, priorities, timeout, keys=return_keys)
+        put: int | npt.NDArray[np.uint64] = self._extender.extend(columns, priorities, timeout, keys=return_keys)
+        return put
 
     def sample(
         self, n: int, *, window: str | None = None, timeout: float | None = 10.0, stream: int | None = None
@@ -275,10 +276,11 @@ class Table:
     def update(self, keys: Any, values: Mapping[str, Any] | None = None, /, **columns: Any) -> UpdateResult:
         """Rewrite mutable columns of live rows: `table.update(keys, reward=rewards)`.
 
-        `keys` uint64 (n,), from a batch, a writer or `extend`; of each column numbers of shape (n,). Names that are no
-        Python names go into a mapping, `{"info/score": scores}`. Whoever draws or reads from then on gets the new numbers;
-        a batch that another thread or a loader is making meanwhile holds old and new ones. Each number is whole. Keys of
-        rows that are gone are counted, not applied. Of equal keys the last wins. Blocks up to a lock's hold.
+        `keys` uint64 (n,), from a batch, a writer or `extend`; of each column numbers of shape (n,). Names that are
+        no Python names go into a mapping, `{"info/score": scores}`. Whoever draws or reads from then on gets the new
+        numbers; a batch that another thread or a loader is making meanwhile holds old and new ones. Each number is
+        whole. Keys of rows that are gone are counted, not applied. Of equal keys the last wins. Waits for the table's
+        lock only.
 
         Raises:
             ConfigError: a column is not mutable, or none is given. UnknownColumn: says which there are.
@@ -286,7 +288,8 @@ class Table:
             ReadOnlyStore, StoreClosed: this attach cannot write. LockTimeout: a stopped process holds the index lock.
 
         Example:
-            >>> schema = conduit.Schema((conduit.Column("x", "int64"), conduit.Column("reward", "float32", mutable=True)))
+            >>> reward = conduit.Column("reward", "float32", mutable=True)
+            >>> schema = conduit.Schema((conduit.Column("x", "int64"), reward))
             >>> table = store.create_table("late", schema, 100)
             >>> keys = table.extend({"x": [1, 2], "reward": [0.0, 0.0]}, return_keys=True)
             >>> table.update(keys, reward=[0.5, 1.5])

@@ -17,9 +17,9 @@ import numpy as np
 from .arrays import Array
 from .column import Column
 from .errors import DtypeMismatch, MissingColumn, MissingExtra, SchemaError, ShapeMismatch, UnknownColumn
+from .native import native
 from .ragged import Ragged
 from .scalars import null_error
-from .native import native
 from .schema import Schema
 
 try:
@@ -49,10 +49,10 @@ def block_to_arrow(
     """Return rows [start, stop) of the block at `address` as a record batch over that very memory.
 
     Column i lies at `address + layout.offsets[i]`, `layout.rows` rows long. Where rows vary in length these are their
-    offsets, and `starts` says for one such column after the other where its elements begin. The batch is read-only, and it,
-    its slices and the NumPy arrays made from it without a copy hold `owner` alive: what keeps the memory
-    mapped and unchanged belongs there. Copies nothing, but, where the memory is `shared` with others who may rewrite them,
-    mutable columns. Never blocks.
+    offsets, and `starts` says for one such column after the other where its elements begin. The batch is read-only, and
+    it, its slices and the NumPy arrays made from it without a copy hold `owner` alive: what keeps the memory
+    mapped and unchanged belongs there. Copies nothing but mutable columns, where the memory is `shared` with others who
+    may rewrite them. Never blocks.
 
     Raises:
         IndexError: not 0 <= start <= stop <= layout.rows.

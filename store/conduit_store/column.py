@@ -62,8 +62,9 @@ class Column:
     if TYPE_CHECKING:
 
         def __init__(
-            self, name: str, dtype: npt.DTypeLike, shape: Sequence[Any] = (), *, mean_length: float | None = None
-        ) -> None: ...
+            self, name: str, dtype: npt.DTypeLike, shape: Sequence[Any] = (), *, mean_length: float | None = None,
+            mutable: bool = False,
+        ) -> None: ...  # fmt: skip
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
@@ -84,8 +85,8 @@ class Column:
         put(self, "mean_length", _checked_length(self.name, self.mean_length, self.ragged))
         if not isinstance(self.mutable, bool) or (self.mutable and self.shape != ()):
             raise SchemaError(
-                f"column {self.name!r}: mutable is {self.mutable!r}, of shape {self.shape}. Give True or False; only one "
-                "number a row, of shape (), can be rewritten"
+                f"column {self.name!r}: mutable is {self.mutable!r}, of shape {self.shape}. Give True or False; only "
+                "one number a row, of shape (), can be rewritten"
             )
 
     def __reduce__(self) -> tuple[Any, tuple[str, str, tuple[Any, ...], float | None, bool]]:

@@ -250,6 +250,11 @@ nb::dict info_dict(const TableInfo& i) {
   FIELD(update_ns); FIELD(blocks_open); FIELD(blocks_free); FIELD(blocks_retired); FIELD(blocks_pinned); FIELD(open_writers);
   FIELD(total); FIELD(max_priority); FIELD(epoch); FIELD(used_up); FIELD(limited_append_ns); FIELD(limited_sample_ns); FIELD(limiter);
 #undef FIELD
+  nb::list readers, writers;
+  for (const ReaderInfo& r : i.readers) readers.append(nb::make_tuple(r.pid, r.batches, r.rows, static_cast<double>(r.idle_ns) * 1e-9));
+  for (const WriterInfo& w : i.writers) writers.append(nb::make_tuple(w.pid, w.blocks));
+  d["readers"] = readers;
+  d["writers"] = writers;
   return d;
 }
 

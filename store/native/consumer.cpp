@@ -287,6 +287,7 @@ TakeStatus Consumer::take(const Demand& demand, GroupIndex* groups, bool partial
   if (returned) announce(t.rows_waiting, t.rows_signal);
   if (live > 0) announce(t.space_waiting, t.space_signal);  // rows were dropped as too stale
   if (status != TakeStatus::ok) return status;
+  table_->count_reading(found.slots.size());
   *out = std::make_shared<Delivery>(table_, name, group_, std::move(found.slots), groups != nullptr ? groups->size() : 1);
   t.counters.draw_ns.fetch_add(now_ns() - began, std::memory_order_relaxed);
   return status;

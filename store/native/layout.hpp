@@ -195,6 +195,13 @@ struct alignas(64) Tally {
 inline constexpr unsigned kTallyBits = 48;
 inline constexpr std::uint64_t kTallyMask = (std::uint64_t{1} << kTallyBits) - 1;
 
+// What one process has read of a table: for messages. Written by that process after each batch, without a lock; `claim` says
+// whose it is. Two of its threads that begin at the same moment may forget a batch.
+struct alignas(64) Readings {
+  std::atomic<std::uint32_t> claim;
+  std::atomic<std::uint64_t> batches, rows, last_ns;  // CLOCK_MONOTONIC
+};
+
 // How often a row has been drawn, in tables that count it; kUsedUp: it has left for that. Written by its writer before
 // publication (0), then under the index lock.
 inline constexpr std::uint32_t kUsedUp = 1u << 31;
@@ -301,6 +308,7 @@ struct alignas(64) Table {
   std::uint64_t victim_size[kTreeLevels];
   std::uint64_t order_offset;     // of a queue, uint32[n_blocks]: OPEN blocks in order of birth, a ring
   std::uint64_t uses_offset;      // uint32[slots], 0 when deliveries are not counted
+  std::uint64_t readings_offset;  // Readings[max_processes]
   std::uint64_t tallies_offset;   // Tally[max_processes], 0 without kSampleToInsert
   std::uint64_t queue_offset;     // QueueState; 0 when the table is no queue
   std::uint64_t end_offset;       // first byte of the control heap after this table

@@ -90,6 +90,7 @@ class QueueIndex {
   std::uint64_t length(std::uint32_t slot, const LengthColumn& column) const;
   // The slot of a row that is in the queue and not done.
   bool find(std::uint64_t key, std::uint32_t* slot) const;
+  bool row_done(std::uint32_t slot) const;  // by every group
   bool too_stale(std::uint32_t slot) const;
 
   // Oldest waiting rows, in order of their blocks' birth.
@@ -123,7 +124,6 @@ class QueueIndex {
   std::uint32_t folded(std::uint32_t b) const { return block(b).folded.load(std::memory_order_relaxed); }
   // Whether the block takes no more rows.
   bool closed(std::uint32_t b) const { return folded(b) == t_.rows_per_block || (block(b).pub.load(std::memory_order_acquire) & kSealed) != 0; }
-  bool row_done(std::uint32_t slot) const;
   std::uint64_t first_at(std::uint64_t birth) const;
   std::uint32_t ordered(std::uint64_t i) const { return table_.order_[i % t_.n_blocks]; }
   void admit(std::uint32_t n, const std::int64_t* versions) const;

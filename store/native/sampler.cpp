@@ -82,6 +82,7 @@ SampleStatus Sampler::sample(std::uint32_t n, Target* target, std::uint32_t stre
       t.span(Stage::gather, n, drawn, gathered);
       shared.counters.sampled_rows.fetch_add(n, std::memory_order_relaxed);
       shared.counters.sampled_batches.fetch_add(1, std::memory_order_relaxed);
+      t.count_reading(n);
       return state->status = SampleStatus::ok;
     }
     // Expelled while stopped: the copy may be of a block's next life. The batch was never delivered.

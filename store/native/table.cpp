@@ -64,6 +64,7 @@ void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t a
   for (std::uint32_t k = 0; k < t.victim_levels; ++k) t.victim_offset[k] = take(t.victim_size[k] * sizeof(Victim));
   t.order_offset = spec.queue.groups > 0 ? take(spec.n_blocks * sizeof(std::uint32_t)) : 0;
   t.uses_offset = spec.counts_uses ? take(slots * sizeof(std::uint32_t)) : 0;
+  t.readings_offset = take(max_processes * sizeof(Readings));
   t.tallies_offset = spec.limiter == kSampleToInsert ? take(max_processes * sizeof(Tally)) : 0;
   t.queue_offset = spec.queue.groups > 0 ? take(QueueIndex::bytes(spec.queue.groups, spec.n_blocks, slots)) : 0;
   t.end_offset = round_up(at, kPage);
@@ -243,6 +244,7 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   steps_ = t_.steps_offset != 0 ? s.control_at<std::uint32_t>(t_.steps_offset) : nullptr;
   runs_ = t_.runs_offset != 0 ? s.control_at<std::uint8_t>(t_.runs_offset) : nullptr;
   uses_ = t_.uses_offset != 0 ? s.control_at<std::uint32_t>(t_.uses_offset) : nullptr;
+  readings_ = s.control_at<Readings>(t_.readings_offset);
   tallies_ = t_.tallies_offset != 0 ? s.control_at<Tally>(t_.tallies_offset) : nullptr;
   active_ = s.control_at<std::uint32_t>(t_.active_offset);
   links_ = BlockLinks(s.control_at<BlockLink>(t_.links_offset));
@@ -347,6 +349,18 @@ std::uint64_t TableCore::steps() {
   return t_.live_steps;
 }
 
+void TableCore::count_reading(std::uint64_t rows) const {
+  Readings& mine = readings_[process_->slot()];
+  if (const std::uint32_t claim = process_->claim(); mine.claim.load(std::memory_order_relaxed) != claim) {
+    mine.batches.store(0, std::memory_order_relaxed);
+    mine.rows.store(0, std::memory_order_relaxed);
+    mine.claim.store(claim, std::memory_order_relaxed);
+  }
+  mine.batches.fetch_add(1, std::memory_order_relaxed);
+  mine.rows.fetch_add(rows, std::memory_order_relaxed);
+  mine.last_ns.store(now_ns(), std::memory_order_relaxed);
+}
+
 TableInfo TableCore::info(std::uint32_t v) {
   process_->check();
   const Counters& c = t_.counters;
@@ -394,7 +408,20 @@ TableInfo TableCore::info(std::uint32_t v) {
     info.blocks_free += state == kFree;
     info.blocks_retired += state == kRetired;
     info.blocks_pinned += !slots() && pinned(b, &pid);
-    info.open_writers += state == kOpen && (blocks_[b].pub.load() & kSealed) == 0;
+    if (state != kOpen || (blocks_[b].pub.load() & kSealed) != 0) continue;
+    ++info.open_writers;
+    const std::uint32_t owner = process_->segments().process(blocks_[b].owner).pid.load();
+    const auto same = std::find_if(info.writers.begin(), info.writers.end(), [&](const WriterInfo& w) { return w.pid == owner; });
+    if (same == info.writers.end()) info.writers.push_back({owner, 1});
+    else ++same->blocks;
+  }
+  const std::uint64_t now = now_ns();
+  const Header& header = process_->segments().header();
+  for (std::uint32_t i = 0; i < header.processes_used.load(std::memory_order_acquire); ++i) {
+    const Readings& r = readings_[i];
+    const std::uint32_t claim = r.claim.load(), pid = process_->segments().process(i).pid.load();
+    if (r.batches.load() == 0 || !process_->alive(i, claim)) continue;
+    info.readers.push_back({pid, r.batches.load(), r.rows.load(), now - std::min(now, r.last_ns.load())});
   }
   for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += v < n_views() && views_[v].ready(slot);
   return info;

@@ -58,6 +58,15 @@ struct TableSpec {
   QueueSpec queue;
 };
 
+struct ReaderInfo {
+  std::uint32_t pid;
+  std::uint64_t batches, rows, idle_ns;
+};
+
+struct WriterInfo {
+  std::uint32_t pid, blocks;  // that it holds open
+};
+
 struct TableInfo {
   std::uint64_t live_steps, ready_rows, steps_folded, steps_evicted, evicted_early, sampled_rows, sampled_batches;
   std::uint64_t updated, stale_updates, discarded_batches, recoveries, blocks_opened;
@@ -68,6 +77,8 @@ struct TableInfo {
   double total;
   float max_priority;
   std::uint32_t epoch;  // of draws without replacement
+  std::vector<ReaderInfo> readers;  // processes that live and have read
+  std::vector<WriterInfo> writers;
 };
 
 enum class Scan : std::uint32_t { age = 0, priority = 1, column = 2, times = 3 };  // age: rows appended since; times: drawn
@@ -158,6 +169,7 @@ class TableCore {
   void drift(std::uint32_t view, const DrawMark* marks, std::uint32_t n, DriftSince* since);
   DrawMark mark_now(std::uint32_t view);
   TableInfo info(std::uint32_t view);
+  void count_reading(std::uint64_t rows) const;
   std::vector<std::string> verify();
   // Pins a block with rows; fills the rows that are live in it. Returns the ledger entry. Throws stale.
   std::uint32_t pin_block(std::uint32_t block, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation);
@@ -266,6 +278,7 @@ class TableCore {
   Table& t_;
   const Column* columns_;
   Block* blocks_;
+  Readings* readings_;
   Tally* tallies_;
   std::uint32_t* active_;
   BlockLinks links_;

@@ -41,7 +41,7 @@ ROLES_AT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("limiter_taken", "limiter_delivered", "limiter_returned"), ("limited",)),
     **dict.fromkeys(("insert_locked", "insert_published", "wait_limiter"), ("limited",)),
     **dict.fromkeys(("use_counted", "use_ended", "use_counts"), ("limited",)),
-    **dict.fromkeys(("update_locked", "update_done"), ("updater",)),
+    **dict.fromkeys(("update_locked", "update_done", "rewritten"), ("updater",)),
     **dict.fromkeys(("reader_entered", "draw_locked", "draw_done"), _READING),
     **dict.fromkeys(("draw_marked", "epoch_marked", "epoch_counted", "epoch_leaves", "epoch_done"), ("sampler",)),
     **dict.fromkeys(("draw_unmarked", "draw_undone"), ("sampler",)),

@@ -74,6 +74,8 @@ class Updater(Sampler):
         if batch is not None:
             result = table.update_priorities(batch.keys, rows.priority_of(batch["writer"], batch["serial"]))
             _expect([] if result.applied + result.stale == len(batch) else [f"{result} of {len(batch)} keys"])
+            if table.name == "plain":
+                table.update(batch.keys, note=rows.note_of(batch["writer"], batch["serial"]))
 
 
 class Reader(Role):

@@ -1,6 +1,7 @@
 """Rows that show when they are torn: every byte of the payload follows from who wrote the row and its serial.
 
-`plain` rows: writer, serial, payload (1,000 float32), checksum. `episodic` rows: the payload is the
+`plain` rows: writer, serial, payload (1,000 float32), checksum, and a mutable note, 0 or what follows from the rest.
+`episodic` rows: the payload is the
 observation; of every `PERIOD` serials the last is the final observation of an episode, so that next_obs,
 n-step return and episode bounds all follow from the serial as well.
 """
@@ -12,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conduit import Schema, Store, limiters, removers, samplers, windows
+from conduit import Column, Schema, Store, limiters, removers, samplers, windows
 
-__all__ = ["EPISODIC", "PLAIN", "TABLES", "batch_faults", "episode_rows", "plain_rows", "priority_of"]
+__all__ = ["EPISODIC", "PLAIN", "TABLES", "batch_faults", "episode_rows", "note_of", "plain_rows", "priority_of"]
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +28,14 @@ _SIBLING = 1_000_000_000
 MAX_SIZE = 48  # small, so that the writers pass through the whole table in tens of milliseconds
 
 _one = np.zeros(WIDTH, np.float32)
-PLAIN = Schema.from_example({"writer": np.int64(0), "serial": np.int64(0), "payload": _one, "checksum": np.int64(0)})
+PLAIN = Schema(
+    (
+        *Schema.from_example(
+            {"writer": np.int64(0), "serial": np.int64(0), "payload": _one, "checksum": np.int64(0)}
+        ).columns,
+        Column("note", "int64", mutable=True),
+    )
+)
 EPISODIC = Schema.from_example(
     {
         "obs": _one,
@@ -111,7 +119,13 @@ def plain_rows(writer: int, first: int, n: int) -> dict[str, Array]:
     serial = np.arange(first, first + n)
     who = np.full(n, writer)
     payloads = payload(who, serial)
-    return {"writer": who, "serial": serial, "payload": payloads, "checksum": checksum(payloads)}
+    note = np.zeros(n, np.int64)
+    return {"writer": who, "serial": serial, "payload": payloads, "checksum": checksum(payloads), "note": note}
+
+
+def note_of(writer: Array, serial: Array) -> Array:
+    """Return the one note that may be written to a row, int64 (n,), no byte of it 0."""
+    return (writer.astype(np.int64) * 1_000_003 + serial) | np.int64(0x0101010101010101)
 
 
 def is_final(serial: Any) -> Any:
@@ -142,6 +156,8 @@ def stored_faults(columns: dict[str, Array]) -> list[str]:
     faults = _unequal("payload", stored, expected, writer, serial)
     if "checksum" in columns:
         faults += _unequal("checksum", columns["checksum"], checksum(stored), writer, serial)
+        note = columns["note"]
+        faults += _unequal("note", note, np.where(note == 0, 0, note_of(writer, serial)), writer, serial)
     if "reward" in columns:
         faults += _unequal("reward", columns["reward"], reward_of(serial), writer, serial)
     return faults

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
-from conduit import Store, StoreMetrics, TableMetrics
+from conduit import Store, StoreMetrics, Table, TableMetrics
 from tests.store_support import (
     episode,
     episodes,
@@ -17,6 +19,7 @@ from tests.store_support import (
     step,
     vector_writer,
 )
+from tests.worker import worker
 
 BLOCK = 8
 
@@ -42,7 +45,7 @@ def test_a_record_has_a_value_for_every_field() -> None:
     with fresh_store() as store:
         info = plain_table(store, 10).info()
         assert isinstance(info, TableMetrics)
-        assert all(isinstance(value, str | int | float) for value in info)
+        assert all(isinstance(value, str | int | float | tuple) for value in info)
         assert (info.name, info.max_size, info.max_priority, info.blocks_free) == ("t", 10, 1.0, 11)
         assert info.limiter == "MinSize(1)"
         others = {"name", "max_size", "max_priority", "blocks_free", "data_bytes", "index_bytes", "limiter"}
@@ -150,3 +153,29 @@ def test_bytes_of_a_table_are_what_its_rows_need() -> None:
             spare = (8 + 1) * layout.block_bytes
             assert info.data_bytes - spare <= 1.05 * (n + finals) * table.schema.row_bytes
             assert info.index_bytes <= 24 * (n + finals + 9 * layout.rows)
+
+
+def test_who_writes_and_who_reads() -> None:
+    with fresh_store() as store, worker() as other:
+        table = plain_table(store, 100)
+        assert (table.info().writers, table.info().readers) == ((), ())
+        table.extend({"x": np.arange(10)})
+        table.sample(4)
+        other.call(_read, table, 3)
+        queue = store.create_queue("q", table.schema, 10)
+        with queue.writer() as writer:
+            writer.append(x=1)
+            assert [who.pid for who in queue._table.info().writers] == [os.getpid()]
+        assert [(who.pid, who.blocks) for who in table.info().writers] == [(os.getpid(), 1)]
+        readers = {who.pid: who for who in table.info().readers}
+        assert readers.keys() == {os.getpid(), other.pid}
+        assert (readers[os.getpid()].batches, readers[os.getpid()].rows) == (1, 4)
+        assert (readers[other.pid].batches, readers[other.pid].rows) == (3, 6)
+        assert 0 <= readers[other.pid].idle_s < 3600
+        other.kill()
+        assert [who.pid for who in table.info().readers] == [os.getpid()]
+
+
+def _read(table: Table, batches: int) -> None:
+    for _ in range(batches):
+        table.sample(2)
