@@ -166,7 +166,7 @@ class TimesMachine(RuleBasedStateMachine):
     def insert(self, n: int) -> None:
         room = n if self.capacity is None else min(n, max(0, self.capacity - len(self.uses)))
         values = np.arange(self.next, self.next + n)
-        given = {"priorities": 1.0 + values % 5} if self.weighted else {}
+        given: dict[str, Any] = {"priorities": 1.0 + values % 5} if self.weighted else {}
         if room == n:
             self.table.extend({"x": values}, timeout=0, **given)
         else:
