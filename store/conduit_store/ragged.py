@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -117,6 +118,10 @@ class Ragged:
 
     def __iter__(self) -> Iterator[Any]:
         return (self[row] for row in range(len(self)))
+
+    def pieces(self) -> Iterator[Array]:
+        """Iterate over the rows' elements, of text too: views of `values`."""
+        return (self.values[first:last] for first, last in itertools.pairwise(self.offsets.tolist()))
 
     def take(self, rows: Any) -> Ragged:
         """Return the rows of these indices (or where a bool mask is true), packed anew."""
