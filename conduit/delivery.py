@@ -14,6 +14,7 @@ from conduit.batch import Batch, BatchFormat, Formats
 from conduit.values import as_keys, whole_number
 from conduit_store.errors import CapacityError, ConduitError, ConfigError, QueueEnded, SampleTimeout, UnknownColumn
 from conduit_store.native import native
+from conduit_store.ragged import Ragged
 from conduit_store.schema import Column
 
 if TYPE_CHECKING:
@@ -99,12 +100,14 @@ class QueueBatch(Batch):
     def split(self, parts: int, *, by: str | None = None) -> list[npt.NDArray[np.intp]]:
         """Divide the rows among `parts` learners: ascending row indices for each, about equal sums of column `by`.
 
-        `by`: a column of numbers; None counts rows. Groups stay together. `batch["x"][part]` are a part's rows.
+        `by`: a column of numbers, or one whose rows vary in length: their lengths. None counts rows. Groups stay
+        together. `batch["x"][part]` are a part's rows.
 
         Raises:
             UnknownColumn: no column `by`. ConfigError: parts less than 1. ShapeMismatch: `by` is no column of numbers.
         """
         lengths = np.ones(len(self), np.int64) if by is None else self[by]
+        lengths = lengths.lengths if isinstance(lengths, Ragged) else lengths
         size = self._group_size
         if size == 1 or lengths.ndim != 1:
             return balance(lengths, parts)

@@ -311,6 +311,7 @@ class LoaderSettings:
         max_drift: float | None,
         measured: bool,
         own_thread: bool,
+        most_bytes: int,
     ) -> None: ...
 
 class Loader:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .layout import BlockLayout
 
 __all__ = [
-    "block_to_arrow", "column_of_field", "ragged_from_arrow", "record_batch_columns", "schema_to_arrow", "to_numpy",
+    "block_to_arrow", "column_of_field", "ragged_chunks", "record_batch_columns", "schema_to_arrow", "to_numpy",
 ]  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def block_to_arrow(
 def record_batch_columns(data: pa.RecordBatch | pa.Table, schema: Schema) -> dict[str, Any]:
     """Return the columns of `data` as arrays of shape (rows, ...), by name and in the schema's order.
 
-    Where rows of the schema vary in length, as Ragged.
+    Where rows of the schema vary in length, as they are: `ragged_values.as_ragged` takes them.
 
     Dtypes are those of `data`: `values.as_rows` decides whether they fit. Slices, chunks, fixed-size lists,
     fixed-shape tensors, packed bools and bool8 give the rows that Arrow shows. Views where possible, else
@@ -101,7 +101,7 @@ def record_batch_columns(data: pa.RecordBatch | pa.Table, schema: Schema) -> dic
             f"no column {missing[0]!r} in the Arrow data, which has {', '.join(names)}. Add {', '.join(missing)}"
         )
     return {
-        column.name: (ragged_from_arrow if column.ragged else to_numpy)(column.name, data.column(column.name))
+        column.name: data.column(column.name) if column.ragged else to_numpy(column.name, data.column(column.name))
         for column in schema.columns
     }
 
@@ -151,10 +151,11 @@ def schema_to_arrow(schema: Schema) -> pa.Schema:
     return pa.schema([pa.field(column.name, _arrow_type(column), nullable=False) for column in schema.columns])
 
 
-def ragged_from_arrow(name: str, data: pa.Array | pa.ChunkedArray) -> Ragged:
-    """Return Arrow lists (of any width, views too) or text as Ragged, without a copy of the elements of one chunk.
+def ragged_chunks(name: str, data: pa.Array | pa.ChunkedArray) -> list[Ragged]:
+    """Return Arrow lists (of any width, views too) or text as Ragged, one for each chunk.
 
-    Dictionaries are decoded. Arrays of rows that are equally long will do.
+    Elements are not copied, however many there are, but for those of dictionaries, which are decoded, and of lists that
+    are views. Arrays of rows that are equally long will do.
 
     Raises:
         DtypeMismatch: a null, with its row; or elements that no column holds.
@@ -165,13 +166,7 @@ def ragged_from_arrow(name: str, data: pa.Array | pa.ChunkedArray) -> Ragged:
     for chunk in chunks:
         found.append(_rows_of(name, chunk, row))
         row += len(chunk)
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        return _rows_of(name, pa.array([], data.type), 0)
-    lengths = np.concatenate([part.lengths for part in found])
-    values = [part.values[part.offsets[0] : part.offsets[-1]] for part in found]
-    return Ragged(np.concatenate(values), np.concatenate([[0], np.cumsum(lengths)]), text=found[0].text)
+    return found or [_rows_of(name, pa.array([], data.type), 0)]
 
 
 def _rows_of(name: str, array: pa.Array, first_row: int) -> Ragged:
@@ -192,11 +187,13 @@ def _rows_of(name: str, array: pa.Array, first_row: int) -> Ragged:
             raise DtypeMismatch(f"column {name!r}: rows vary in length, Arrow type {array.type} has none. Give lists")
         flat = rows.reshape(-1, *rows.shape[2:])
         return Ragged(flat, np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1])
-    if not pa.types.is_large_list(array.type):
-        array = array.cast(pa.large_list(array.type.value_field))
-    offsets = _int64(array.buffers()[1], array.offset, len(array))
-    first, last = int(offsets[0]), int(offsets[-1])
-    elements = array.values.slice(first, last - first)
+    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        first, elements = 0, array.flatten()
+        offsets = np.append(0, np.cumsum(array.value_lengths().to_numpy(zero_copy_only=False))).astype(np.int64)
+    else:  # `offsets` are the slice's, `values` the parent's
+        offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
+        first = int(offsets[0])
+        elements = array.values.slice(first, int(offsets[-1]) - first)
     try:
         values = _array_to_numpy(name, elements, 0)
     except DtypeMismatch:

@@ -62,10 +62,11 @@ def plan(
     if mean_episode_length is not None and not mean_episode_length >= 1:
         raise ConfigError(f"mean_episode_length is {mean_episode_length}: an episode has at least 1 step")
     spare = max_writers + 1
-    open_share = _OPEN_SHARE
+    open_share, least = _OPEN_SHARE, _MIN_ROWS
     if schema.ragged:  # smaller blocks leave more over, larger ones keep more open
         open_share = max(_OPEN_SHARE, min(int(math.sqrt(max_size / spare)), _MOST_OPEN_SHARE))
-    rows = max(_MIN_ROWS, max_size // (open_share * spare))
+        least = max(_MIN_ROWS, min(2 * _MIN_ROWS, max_size // 64))
+    rows = max(least, max_size // (open_share * spare))
     rows = max(1, min(rows, _MAX_BLOCK_BYTES // schema.row_bytes))
     finals = 0 if mean_episode_length is None else int(max_size / mean_episode_length) + 1
     room = (max_size + finals) * (2 if holes else 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -100,12 +101,16 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, row: int) -> Any:
+    def __getitem__(self, row: Any) -> Any:
         """Return one row: a view (length, *inner); of text a str or bytes.
+
+        Of a slice, an array of indices or a bool mask: those rows as Ragged, packed anew.
 
         Raises:
             IndexError: there is no such row.
         """
+        if isinstance(row, slice | list | np.ndarray):
+            return self._chosen(np.arange(len(self))[row])
         at = operator.index(row)
         at += len(self) * (at < 0)
         if not 0 <= at < len(self):
@@ -118,9 +123,11 @@ class Ragged:
     def __iter__(self) -> Iterator[Any]:
         return (self[row] for row in range(len(self)))
 
-    def take(self, rows: Any) -> Ragged:
-        """Return the rows of these indices (or where a bool mask is true), packed anew."""
-        chosen = np.arange(len(self))[np.asarray(rows)]
+    def pieces(self) -> Iterator[Array]:
+        """Iterate over the rows' elements, of text too: views of `values`."""
+        return (self.values[first:last] for first, last in itertools.pairwise(self.offsets.tolist()))
+
+    def _chosen(self, chosen: Array) -> Ragged:
         starts, lengths = self.offsets[:-1][chosen], self.lengths[chosen]
         offsets = _offsets(lengths)
         places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])

@@ -52,9 +52,11 @@ def _rows(column: Column, value: Any) -> Rows:
     if isinstance(value, Ragged):
         return _packed(column, value)
     if (pa := sys.modules.get("pyarrow")) is not None and isinstance(value, pa.Array | pa.ChunkedArray):
-        from .arrow import ragged_from_arrow
+        from .arrow import ragged_chunks
 
-        return _packed(column, ragged_from_arrow(column.name, value))
+        parts = [_packed(column, part) for part in ragged_chunks(column.name, value)]
+        # several chunks stay apart: together they may be more than there is room for
+        return parts[0] if len(parts) == 1 else [row for part in parts for row in part.pieces()]
     if (torch := sys.modules.get("torch")) is not None and isinstance(value, torch.Tensor) and value.is_nested:
         value = list(value.unbind())
     if column.text is not None:

@@ -925,9 +925,9 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_prop_ro("token", [](const Prepared& p) { return p.token; })
       .def("discard", [](Prepared& p) { p.held = {}; });  // it counts as no sample from here on
   nb::class_<LoaderSettings>(m, "LoaderSettings")
-      .def("__init__", [](LoaderSettings* self, std::uint32_t n, std::uint32_t stream, std::uint64_t first, std::uint32_t depth, std::uint32_t most, std::optional<double> max_drift, bool measured, bool own_thread) {
-        new (self) LoaderSettings{n, stream, first, depth, most, max_drift, measured, own_thread};
-      }, "n"_a, "stream"_a, "first"_a, "depth"_a, "most"_a, "max_drift"_a.none(), "measured"_a, "own_thread"_a);
+      .def("__init__", [](LoaderSettings* self, std::uint32_t n, std::uint32_t stream, std::uint64_t first, std::uint32_t depth, std::uint32_t most, std::optional<double> max_drift, bool measured, bool own_thread, std::uint64_t most_bytes) {
+        new (self) LoaderSettings{n, stream, first, depth, most, max_drift, measured, own_thread, most_bytes};
+      }, "n"_a, "stream"_a, "first"_a, "depth"_a, "most"_a, "max_drift"_a.none(), "measured"_a, "own_thread"_a, "most_bytes"_a);
   nb::class_<PyLoader>(m, "Loader")
       .def(nb::init<const PyTable&, const Plan&, const LoaderSettings&, std::shared_ptr<StagingPool>>(), "table"_a, "plan"_a, "settings"_a, "pool"_a.none())
       .def("next", &PyLoader::next, "timeout"_a.none())

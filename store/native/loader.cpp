@@ -130,15 +130,22 @@ bool Loader::draw(Sampler& sampler, std::uint64_t number, std::uint64_t slice_ns
   return false;
 }
 
+bool Loader::room() const {
+  const auto& ready = shared_->ready;
+  std::uint64_t bytes = 0;
+  for (const Prepared& batch : ready) bytes += batch.staging->bytes();
+  return ready.size() < shared_->depth && (ready.empty() || bytes < settings_.most_bytes);
+}
+
 PrepareStatus Loader::prepare(std::uint64_t slice_ns, Prepared* out) {
   check();
   const Behind behind;
   std::uint64_t number;
   {
     Lock lock(shared_->mutex);
-    shared_->room.wait_for(lock, nanoseconds(slice_ns), [&] { return shared_->stop || (shared_->started && shared_->ready.size() < shared_->depth); });
+    shared_->room.wait_for(lock, nanoseconds(slice_ns), [&] { return shared_->stop || (shared_->started && room()); });
     if (shared_->stop) return PrepareStatus::stopped;
-    if (!shared_->started || shared_->ready.size() >= shared_->depth) return PrepareStatus::idle;
+    if (!shared_->started || !room()) return PrepareStatus::idle;
     number = shared_->next_number;
     out->rewinds = shared_->rewinds;
     out->token = ++shared_->tokens;

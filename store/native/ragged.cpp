@@ -75,6 +75,12 @@ void RaggedBlocks::write(std::uint32_t block, std::uint32_t row, Cells cells, st
   }
 }
 
+std::uint64_t RaggedBlocks::exact_bytes(Cells cells, std::uint32_t row) const {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t v = 0; v < n(); ++v) bytes += elements(cells, index(v), row) * column(v).element_bytes;
+  return bytes;
+}
+
 std::uint64_t RaggedBlocks::row_bytes(Cells cells, std::uint32_t row) const {
   std::uint64_t bytes = 0;
   for (std::uint32_t v = 0; v < n(); ++v) bytes += aligned(elements(cells, index(v), row) * column(v).element_bytes);

@@ -72,7 +72,8 @@ class RaggedBlocks {
   void write(std::uint32_t block, std::uint32_t row, Cells cells, std::uint32_t from, std::uint32_t rows) const;
   // Adjacent blocks that a row needs.
   std::uint64_t blocks_for(Cells cells, std::uint32_t row) const;
-  // Bytes of a row's elements, and of the table's values as if it were one block.
+  // Bytes of a row's elements, each column's by itself or aligned as they lie; and of the table's values as if it were one block.
+  std::uint64_t exact_bytes(Cells cells, std::uint32_t row) const;
   std::uint64_t row_bytes(Cells cells, std::uint32_t row) const;
   std::uint64_t largest_row() const { return std::uint64_t{n_blocks_} * block_bytes_ - values_offset_; }
 

@@ -105,14 +105,14 @@ void TableCore::recover_blocks() {
   std::vector<std::uint32_t> open, retired;
   t_.live_steps = 0;
   t_.open = t_.retired = t_.free = {kNoRow, kNoRow, 0};
-  std::uint32_t run = 0;  // up to here blocks belong to a run
+  std::uint32_t run_end = 0;  // up to here blocks belong to a run
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     Block& block = blocks_[b];
     const std::uint32_t was = block.state.load(std::memory_order_relaxed);
-    if (b < run) block.state.store(kAnnexed, std::memory_order_release);
+    if (b < run_end) block.state.store(kAnnexed, std::memory_order_release);
     else if (was == kAnnexed) block.state.store(kFree, std::memory_order_release);
     const std::uint32_t state = block.state.load(std::memory_order_relaxed);
-    if (b >= run && state != kFree) run = b + ragged_.span(b);
+    if (b >= run_end && state != kFree) run_end = b + ragged_.span(b);
     if (state == kFree) links_.push(t_.free, b);
     if (state == kRetired) retired.push_back(b);
     if (state != kOpen) continue;
@@ -173,12 +173,12 @@ std::vector<std::string> TableCore::verify() {
   expect(t_.publications_used.load() == 0, "an append is half published at rest");
   expect(t_.journal_used.load() == 0, "journal is not empty at rest");
   std::uint64_t live = 0, order = 0, open = 0, annexed = 0;
-  std::uint32_t run = 0;
+  std::uint32_t run_end = 0;
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     const Block& block = blocks_[b];
-    expect((block.state.load() == kAnnexed) == (b < run), "block " + std::to_string(b) + (b < run ? " belongs to a run and is not annexed" : " is annexed to none"));
+    expect((block.state.load() == kAnnexed) == (b < run_end), "block " + std::to_string(b) + (b < run_end ? " belongs to a run and is not annexed" : " is annexed to none"));
     annexed += block.state.load() == kAnnexed;
-    if (b >= run && block.state.load() != kFree) run = b + ragged_.span(b);
+    if (b >= run_end && block.state.load() != kFree) run_end = b + ragged_.span(b);
     const std::uint32_t base = b * t_.rows_per_block;
     const bool is_open = block.state.load() == kOpen;
     const std::uint32_t first = block.evicted.load(), last = is_open ? block.folded.load() : 0;

@@ -25,7 +25,7 @@ void Writer::check_lengths(const Rows& rows) const {
   for (std::uint32_t i = 0; !expected_.empty() && i < rows.n; ++i) {
     if (ragged.blocks_for(rows.cells, i) <= table_->shared().n_blocks) continue;
     fail(ErrorCode::busy, "row %u of %u has %llu bytes in its columns of varying length, table '%.63s' could hold %llu if it were empty. Nothing was appended: "
-         "raise max_size or mean_length, or split the row", i, rows.n, static_cast<unsigned long long>(ragged.row_bytes(rows.cells, i)),
+         "raise max_size or mean_length, or split the row", i, rows.n, static_cast<unsigned long long>(ragged.exact_bytes(rows.cells, i)),
          table_->shared().name, static_cast<unsigned long long>(ragged.largest_row()));
   }
 }

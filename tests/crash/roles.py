@@ -12,7 +12,7 @@ from typing import Any
 import conduit
 from conduit_store.arrow import to_numpy
 from conduit_store.errors import SampleTimeout, StaleKey
-from tests.crash import limited, rows, writers
+from tests.crash import limited, rows, varying, writers
 from tests.crash.writers import Role
 
 __all__ = ["ROLES"]
@@ -211,6 +211,7 @@ ROLES: dict[str, type[Role]] = {
     "hog": Hog,
     "cleaner": Cleaner,
     "remover": Remover,
+    "varying": varying.Varying,
     "tuner": Tuner,
     "limited": limited.Limited,
     "attacher": Attacher,

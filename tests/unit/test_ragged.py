@@ -62,8 +62,10 @@ def test_a_part_of_longer_values() -> None:
     part = Ragged(np.arange(10), [2, 5, 5, 9])
     assert [row.tolist() for row in part] == [[2, 3, 4], [], [5, 6, 7, 8]]
     assert part.padded()[0].tolist() == [[2, 3, 4, 0], [0] * 4, [5, 6, 7, 8]]
-    assert [row.tolist() for row in part.take([2, 0])] == [[5, 6, 7, 8], [2, 3, 4]]
-    assert [row.tolist() for row in part.take(np.array([False, False, True]))] == [[5, 6, 7, 8]]
+    for chosen in ([2, 0], np.array([2, 0]), slice(None, None, -2)):
+        assert [row.tolist() for row in part[chosen]] == [[5, 6, 7, 8], [2, 3, 4]]
+    assert [row.tolist() for row in part[np.array([False, False, True])]] == [[5, 6, 7, 8]]
+    assert len(part[1:1]) == 0
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded", "jagged"])
