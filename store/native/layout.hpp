@@ -23,6 +23,7 @@ inline constexpr std::uint32_t kNameBytes = 64;
 inline constexpr std::uint32_t kTreeLevels = 10;         // 8^10 > 2^28 leaves
 inline constexpr std::uint32_t kMaxViews = 4;            // windows that one table may be sampled with
 inline constexpr std::uint32_t kJournalEntries = 4096;
+inline constexpr std::uint32_t kLongWindow = 8;          // rows from which on it pays to count runs
 inline constexpr std::uint32_t kPublications = 3;      // blocks that one append may publish into together
 inline constexpr std::uint32_t kNoRow = 0xffffffffu;
 inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
@@ -299,6 +300,8 @@ struct alignas(64) Table {
   std::uint64_t prev_offset;      // uint32[slots], 0 when the table keeps no links
   std::uint64_t next_offset;      // uint32[slots]
   std::uint64_t steps_offset;     // uint32[slots]: the row's number in its episode, from 0; 0 where no view has a period
+  std::uint64_t runs_offset;      // uint8[slots], by the folder: how many of the rows right before it in its block precede it in
+                                  // its episode, one after the other, 255 at most; 0 where no view has long windows
   std::uint64_t level_size[kTreeLevels];    // of the sum tree of each view
   std::uint64_t extreme_size[kTreeLevels];  // of the tree of extremes of each prioritized view
   std::uint64_t active_offset;    // uint32[n_blocks]: blocks that may still have rows to fold

@@ -3,7 +3,7 @@
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
 // `evicted`; a half-done joint publication; each row's written flags, `prev`, step number, raw priorities and count of uses;
 // settings; tallies; of a queue what queue.hpp says. Derived: `next`, readiness, leaves, sums, extremes (of each view, see
-// view.hpp), active list, lists of blocks, victims, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
+// view.hpp), counts of runs, active list, lists of blocks, victims, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
 #include <cstddef>
@@ -181,6 +181,7 @@ class TableCore {
   std::uint32_t prev(std::uint32_t slot) const { return std::atomic_ref(prev_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t step(std::uint32_t slot) const { return std::atomic_ref(steps_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t next(std::uint32_t slot) const { return std::atomic_ref(next_[slot]).load(std::memory_order_relaxed); }
+  std::uint8_t run(std::uint32_t slot) const { return std::atomic_ref(runs_[slot]).load(std::memory_order_relaxed); }
   ViewIndex& view(std::uint32_t v) { return views_[v]; }
   std::uint32_t n_views() const { return static_cast<std::uint32_t>(views_.size()); }
   std::uint32_t block_of(std::uint32_t slot) const {  // slot / rows_per_block, without the division
@@ -191,6 +192,7 @@ class TableCore {
   std::uint32_t* prev_;
   std::uint32_t* next_;
   std::uint32_t* steps_;
+  std::uint8_t* runs_;  // null where the table counts none
   std::uint32_t* uses_;
 
  private:
@@ -198,6 +200,8 @@ class TableCore {
   void fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to);
   // eligible.cpp
   void link(std::uint32_t slot);
+  bool in_run(std::uint32_t slot, std::uint32_t n) const;
+  std::uint8_t run_to(std::uint32_t slot, std::uint32_t p) const;
   std::uint32_t before(std::uint32_t slot) const;
   std::uint32_t before(std::uint32_t slot, std::uint32_t n) const;
   bool begins(const View& view, std::uint32_t slot) const;
