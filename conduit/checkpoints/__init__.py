@@ -4,6 +4,7 @@
     parts.py      Arrow files, summed as they are written
     taking.py     a running store -> a folder             reading.py    a folder -> checked arrays
     restoring.py  a folder -> a store                     reshaping.py  rows for a table of another shape
+    commands.py   the command line
 
 `store.checkpoint(path)` and `Store.restore(path, name)` are what most callers need; `verify(path)` checks every byte.
 """
