@@ -408,7 +408,7 @@ TableInfo TableCore::info(std::uint32_t v) {
     info.blocks_free += state == kFree;
     info.blocks_retired += state == kRetired;
     info.blocks_pinned += !slots() && pinned(b, &pid);
-    if (state != kOpen || (blocks_[b].pub.load() & kSealed) != 0) continue;
+    if (state != kOpen || (blocks_[b].pub.load() & (kSealed | kReleased)) != 0) continue;
     ++info.open_writers;
     const std::uint32_t owner = process_->segments().process(blocks_[b].owner).pid.load();
     const auto same = std::find_if(info.writers.begin(), info.writers.end(), [&](const WriterInfo& w) { return w.pid == owner; });
