@@ -85,8 +85,8 @@ def take(
     for table in tables:
         if unsaved := [column.name for column in table.schema.columns if column.ragged or column.mutable]:
             raise CheckpointError(
-                f"table {table.name!r} has column {', '.join(unsaved)}, which varies in length or is mutable: checkpoints "
-                "do not save such yet. Name the other tables in `tables`"
+                f"table {table.name!r} has column {', '.join(unsaved)}, which varies in length or is mutable: "
+                "checkpoints do not save such yet. Name the other tables in `tables`"
             )
     folder = Path(path)
     began = time.monotonic()

@@ -17,7 +17,8 @@ PUBLIC = {
     "Batch", "BlockView", "Column", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics", "UpdateResult",
     "DeviceBatch", "Loader", "LoaderMetrics", "VectorWriter", "Writer", "agents", "limiters", "removers", "samplers",
     "schedules", "windows",
-    "ConsumerMetrics", "Queue", "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "balance",
+    "ConsumerMetrics", "Queue", "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "ReaderMetrics",
+    "WriterMetrics", "balance",
     *errors.__all__,
 }  # fmt: skip
 SETTINGS = {"limiters": {"Limiter", "MinSize", "QueueCapacity", "SampleToInsertRatio"},
