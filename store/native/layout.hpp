@@ -30,6 +30,7 @@ inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
 inline constexpr std::uint32_t kSpans = 32'768;
 inline constexpr std::uint32_t kGroups = 8;       // consumer groups of one queue
 inline constexpr std::uint32_t kLeases = 4096;    // deliveries of one queue that are out at a time
+inline constexpr std::uint32_t kStreams = 512;    // random streams of one table whose delivered batches are counted
 
 // Row key: 36-bit generation of the block above a 28-bit slot. Slot = block * rows_per_block + row.
 inline constexpr unsigned kSlotBits = 28;
@@ -83,6 +84,7 @@ struct alignas(64) Header {
   std::atomic<std::uint32_t> ready;           // 1 once the creator has finished
   char name[kNameBytes];
   std::uint64_t created_ns;
+  std::atomic<std::uint64_t> checkpoint;       // (process slot + 1) << 32 | claim of whoever takes one; void when that one is dead
   SharedMutex directory;                       // guards creation of tables
   alignas(64) std::atomic<std::uint64_t> epoch;  // starts at 1; bumped by each retirement
 };
@@ -95,7 +97,9 @@ struct alignas(64) Header {
 // `state` and everything below it is changed only under the table's index lock:
 //   FREE -> OPEN (given to a writer) -> RETIRED (sealed, every row folded and evicted) -> FREE
 // RETIRED becomes FREE only when (1) the owner can no longer write: kReleased is set or the owner is dead,
-// (2) no reader epoch <= retired_epoch is active, (3) no pin names the block.
+// (2) no reader epoch <= retired_epoch is active, (3) no pin names the block, (4) no checkpoint holds it.
+// An OPEN block that is kReleased and not kSealed was restored from a checkpoint that caught its writer at work: the next
+// new writer takes it over, or, when room is short, it is sealed.
 // A row that no single block could hold has a run of adjacent blocks: the first of them is the block, the others are ANNEXED,
 // their bytes are the first one's, and they come free with it. Table::spans says how many blocks a run has.
 // Owners publish into several blocks at once under the index lock, which whoever seals holds as well: all or nothing.
@@ -277,6 +281,22 @@ struct Victim {
   std::uint32_t slot;
 };
 
+// Blocks that a checkpoint has cut and not written yet: those born within [low, high] are not reclaimed while that process
+// lives. `low` rises without the lock as blocks are written, the rest is changed under it. low > high: none.
+// Crash of the holder: void.
+struct Hold {
+  std::uint32_t process, claim;
+  std::atomic<std::uint64_t> low;
+  std::uint64_t high;
+};
+
+// How many batches of one random stream and view have been delivered, for checkpoints; `first` is where a restored stream goes
+// on. An entry is taken once, by CAS on `name`, and never given back. Crash: a batch that was delivered is not counted.
+struct StreamCount {
+  std::atomic<std::uint64_t> name;  // (view + 1) << 32 | stream; 0 = free
+  std::atomic<std::uint64_t> first, delivered;
+};
+
 // A table. Immutable after creation unless marked; offsets are from the control segment's start.
 struct alignas(64) Table {
   char name[kNameBytes];
@@ -326,6 +346,7 @@ struct alignas(64) Table {
   std::uint64_t order_head, order_tail;  // of a queue's ring, in which a block is found by its birth
   std::uint64_t births;
   std::uint64_t live_steps;       // folded, and neither evicted nor used up
+  Hold hold;
   std::atomic<std::uint32_t> publications_used;  // entries valid; 0 when no append is half published
   Publication publications[kPublications];
   alignas(64) std::atomic<std::uint32_t> journal_used;  // entries valid; 0 when the tree is consistent
@@ -338,6 +359,8 @@ struct alignas(64) Table {
   alignas(64) std::atomic<std::uint32_t> inserts_waiting, inserts_signal;  // writers, for the limiter
   std::atomic<std::uint64_t> streams;                                  // random streams handed out
   std::atomic<std::uint64_t> writers;                                  // writers numbered so far
+  std::atomic<std::uint32_t> left_open;                                // a hint: 0 when no block waits for another writer
+  StreamCount stream_counts[kStreams];
   Counters counters;
 };
 

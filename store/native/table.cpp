@@ -394,7 +394,7 @@ TableInfo TableCore::info(std::uint32_t v) {
     info.blocks_free += state == kFree;
     info.blocks_retired += state == kRetired;
     info.blocks_pinned += !slots() && pinned(b, &pid);
-    info.open_writers += state == kOpen && (blocks_[b].pub.load() & kSealed) == 0;
+    info.open_writers += state == kOpen && (blocks_[b].pub.load() & (kSealed | kReleased)) == 0;
   }
   for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += v < n_views() && views_[v].ready(slot);
   return info;

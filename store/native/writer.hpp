@@ -60,6 +60,7 @@ class Writer {
   void check() const;
 
  private:
+  void take_over();
   void release_block(std::uint64_t flags);
   void tell_times();
   bool next_block(std::uint32_t blocks);
@@ -108,6 +109,7 @@ class Writer {
   std::uint64_t append_ns_ = 0, append_calls_ = 0, wait_ns_ = 0;
   Stopped stopped_ = Stopped::no;
   LimiterState limiter_;
+  bool fresh_ = true;  // has never had a block
   bool closed_ = false;
 };
 
