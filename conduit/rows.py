@@ -75,13 +75,13 @@ def check_names(given: Mapping[str, Any], schema: Schema) -> None:
 def buffer(value: Any) -> Any:
     """Return what the core can read bytes from: times have no buffer protocol, their integers do.
 
-    Rows that vary in length are a list of such, or (elements, offsets).
+    Rows that vary in length are a list of buffers already, or (elements, offsets).
     """
     if isinstance(value, np.ndarray):
         return value.view(np.int64) if value.dtype.kind in "mM" else value
     if isinstance(value, Ragged):
         return buffer(value.values), value.offsets
-    return [buffer(row) for row in value] if value and isinstance(value[0], np.ndarray) else value
+    return value
 
 
 def append(

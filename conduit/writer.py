@@ -81,7 +81,7 @@ class _Base(Closing):
 
 def _row(column: Column, value: Any) -> Any:
     """One row's value as `rows.buffer` takes it: a list of one where rows vary in length."""
-    return [as_ragged_row(column, value)] if column.ragged else as_row(column, value)
+    return [rows.buffer(as_ragged_row(column, value))] if column.ragged else as_row(column, value)
 
 
 class Writer(_Base):

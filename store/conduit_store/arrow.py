@@ -228,7 +228,12 @@ def _text_of(kind: pa.DataType) -> str | None:
 
 def _foreign_rows(column: Column, kind: pa.DataType, offsets: int, rows: int, elements: int, owner: object) -> pa.Array:
     ends = pa.foreign_buffer(offsets, (rows + 1) * 8, base=owner)
-    total = int(np.frombuffer(ends, np.int64)[-1])
+    ends_of = np.frombuffer(ends, np.int64)
+    first = int(ends_of[0])
+    total = int(ends_of[-1]) - first
+    if first > 0:  # offsets from 0 on, so that the elements of rows before these are no part of it
+        ends = pa.py_buffer(ends_of - first)
+        elements += first * column.element_bytes
     if column.text is not None:
         return pa.Array.from_buffers(kind, rows, [None, ends, pa.foreign_buffer(elements, total, base=owner)])
     values = _foreign_array(column.elements, kind.value_type, elements, total, owner)

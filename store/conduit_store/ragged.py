@@ -124,8 +124,9 @@ class Ragged:
         return (self[row] for row in range(len(self)))
 
     def pieces(self) -> Iterator[Array]:
-        """Iterate over the rows' elements, of text too: views of `values`."""
-        return (self.values[first:last] for first, last in itertools.pairwise(self.offsets.tolist()))
+        """Iterate over the rows' elements, of text too: views of `values`, of times as int64."""
+        values = _numbers(self.values)
+        return (values[first:last] for first, last in itertools.pairwise(self.offsets.tolist()))
 
     def _chosen(self, chosen: Array) -> Ragged:
         starts, lengths = self.offsets[:-1][chosen], self.lengths[chosen]

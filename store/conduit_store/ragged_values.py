@@ -13,6 +13,7 @@ import numpy as np
 from .arrays import Array
 from .column import Column, shown
 from .errors import DtypeMismatch, ShapeMismatch, ValueOutOfRange
+from .native import native
 from .ragged import Ragged
 from .scalars import null_error
 from .values import as_rows
@@ -23,7 +24,7 @@ Rows = Ragged | list[Any]  # packed, or one contiguous buffer a row
 
 
 def as_ragged(column: Column, value: object, n: int | None = None) -> Rows:
-    """Return `value` as `n` rows of `column` (any number if None): packed, or a list with one array (or bytes) a row.
+    """Return `value` as `n` rows of `column` (any number if None): packed, or a list with one buffer of bytes a row.
 
     `value`: a Ragged, a list of rows (arrays, tensors or lists; str or bytes of text), an Arrow array of lists or of
     text, a nested torch tensor, or one array (n, length, *inner) of rows that happen to be equally long.
@@ -71,20 +72,15 @@ def _rows(column: Column, value: Any) -> Rows:
 
 
 def _listed(column: Column, value: list[Any]) -> list[Array]:
-    target, inner = column.dtype, column.shape[1:]
-    # What fits already must cost next to nothing, as in as_rows.
-    if all(
-        type(row) is np.ndarray and (row.dtype is target or row.dtype == target) and row.shape[1:] == inner and row.ndim
-        and row.flags.carray
-        for row in value
-    ):  # fmt: skip
-        return value
+    if native.rows_fit(value, column.dtype.str[1:], column.shape[1:]):
+        return value  # what fits already must cost next to nothing, as in as_rows
     rows: list[Array] = []
     for i, row in enumerate(value):
         if row is None:
             raise null_error(column.name, i)
         try:
-            rows.append(as_rows(column.elements, row))
+            elements = as_rows(column.elements, row)
+            rows.append(elements.view(np.int64) if elements.dtype.kind in "mM" else elements)  # times have no buffers
         except (DtypeMismatch, ShapeMismatch, ValueOutOfRange) as error:
             raise type(error)(f"row {i} of {len(value)}: {error}") from error
     return rows

@@ -648,6 +648,10 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
     while (at < n && p[at] >= 0.0f && p[at] <= std::numeric_limits<float>::max()) ++at;
     return at;
   }, "priorities"_a, "n"_a);
+  // Whether each of a list is a contiguous array (length, *shape) of this dtype.str, without its byte order.
+  m.def("rows_fit", [](nb::list rows, const std::string& dtype, const std::vector<std::int64_t>& shape) {
+    return RowReader::fits(rows, RowColumn::make({{"", dtype, shape}}).front());
+  }, "rows"_a, "dtype"_a, "shape"_a);
   m.def("staging_kept_bytes", [] { return staging_pool()->kept(); });
 
   // What may change while a table lives; `table.reconfigure` takes a changed one back.

@@ -312,11 +312,12 @@ void TableCore::give(std::uint32_t b, std::uint32_t blocks, std::uint64_t writer
 // rows is in the hands of a live writer or pinned: the table must not be drained for nothing.
 bool TableCore::eviction_frees(std::uint32_t blocks) const {
   bool frees = false;
-  std::uint32_t run = 0, pid = 0;
   const bool saving = held_for_checkpoint();
-  const auto kept = [&](std::uint32_t b) {  // by its writer, a checkpoint or a view
+  const auto kept = [&](std::uint32_t b) {
+    std::uint32_t pid;
     return (blocks_[b].pub.load(std::memory_order_acquire) & kReleased) == 0 || (saving && held_born(blocks_[b].birth)) || pinned(b, &pid);
   };
+  std::uint32_t run = 0;
   if (blocks > 1) {
     for (std::uint32_t b = 0; b < t_.n_blocks && !frees; b += ragged_.span(b)) {  // an annexed block counts with its first
       const bool free = blocks_[b].state.load(std::memory_order_relaxed) == kFree;

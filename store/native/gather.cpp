@@ -93,6 +93,7 @@ bool Sampler::copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* off
 // Where the elements of rows that vary in length are, and a target that they fit in, with what was drawn.
 bool Sampler::measure(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target) {
   const TableCore& t = *table_;
+  FAILPOINT(gather_measure);
   for (const Output& output : plan_.outputs) {
     if (output.element_bytes == 0) continue;
     const Cursor* from = rows_.data() + (output.source == Source::successor ? n : 0);

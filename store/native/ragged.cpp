@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "error.hpp"
 #include "failpoints.hpp"
 
 namespace conduit {
@@ -43,6 +44,36 @@ void RaggedBlocks::divide(std::uint32_t block, Cells cells, std::uint32_t from, 
     at += aligned(elements(cells, index(v), from) * column(v).element_bytes);
     at += static_cast<std::uint64_t>(spare * expected[v] / all) / kAlign * kAlign;
   }
+}
+
+void RaggedBlocks::put(std::uint32_t block, std::uint32_t blocks, const std::vector<std::uint64_t>& starts) const {
+  const bool within = n() > 0 && starts.size() == n() && block < n_blocks_ && blocks >= 1 && blocks <= n_blocks_ - block;
+  std::uint64_t at = values_offset_;
+  for (const std::uint64_t start : starts) {
+    if (!within || start < at || start % kAlign != 0 || start > blocks * block_bytes_) {
+      fail(ErrorCode::damaged, "values of block %u of %u, which spans %u, begin where they cannot", block, n_blocks_, blocks);
+    }
+    at = start;
+  }
+  set_span(block, blocks);
+  std::copy(starts.begin(), starts.end(), starts_ + std::uint64_t{block} * n());
+}
+
+bool RaggedBlocks::sound(std::uint32_t block, std::uint32_t first, std::uint32_t last) const {
+  const std::uint32_t blocks = span(block);
+  if (n() == 0) return true;
+  if (blocks < 1 || blocks > n_blocks_ - block) return false;
+  for (std::uint32_t v = 0; v < n(); ++v) {
+    const Column& c = column(v);
+    const std::uint64_t start = starts(block)[v], limit = v + 1 < n() ? starts(block)[v + 1] : blocks * block_bytes_;
+    if (start < values_offset_ || start > limit || limit > blocks * block_bytes_) return false;
+    const std::int64_t* end = ends(block, c);
+    if (end[first] < 0 || static_cast<std::uint64_t>(end[last]) > (limit - start) / c.element_bytes) return false;
+    for (std::uint32_t row = first; row < last; ++row) {
+      if (end[row] > end[row + 1]) return false;
+    }
+  }
+  return true;
 }
 
 std::uint32_t RaggedBlocks::fitting(std::uint32_t block, std::uint32_t row, Cells cells, std::uint32_t from, std::uint32_t most) const {

@@ -63,6 +63,12 @@ class RaggedBlocks {
     return {base + starts(block)[c.ragged] + static_cast<std::uint64_t>(end[0]) * c.element_bytes, static_cast<std::uint64_t>(end[1] - end[0])};
   }
 
+  // --- for who restores a table
+  // As `divide`, with parts that a file says. Throws damaged where they are not within the blocks.
+  void put(std::uint32_t block, std::uint32_t span, const std::vector<std::uint64_t>& starts) const;
+  // Whether the elements of rows [first, last) lie within the block, one row after the other, and it within the table.
+  bool sound(std::uint32_t block, std::uint32_t first, std::uint32_t last) const;
+
   // --- for the block's owner, before it publishes
   // Divides the values of a block that was just opened; its first row is row `from` of `cells`. `expected`: bytes of a row in
   // each column, as far as anybody knows.

@@ -158,21 +158,39 @@ class RowReader {
       return true;
     }
 
-    // The dtype kind of a native-order struct format of one character, else 0.
-    static char kind_of(const char* format) {
-      if (format == nullptr || format[0] == '\0' || format[1] != '\0') return 0;
-      switch (format[0]) {
-        case '?': return 'b';
-        case 'e': case 'f': case 'd': return 'f';
-        case 'b': case 'h': case 'i': case 'l': case 'q': return 'i';
-        case 'B': case 'H': case 'I': case 'L': case 'Q': return 'u';
-        default: return 0;
-      }
-    }
-
     RowReader& reader_;
     std::size_t used_ = 0;
   };
+
+  // The dtype kind of a native-order struct format of one character, else 0.
+  static char kind_of(const char* format) {
+    if (format == nullptr || format[0] == '\0' || format[1] != '\0') return 0;
+    switch (format[0]) {
+      case '?': return 'b';
+      case 'e': case 'f': case 'd': return 'f';
+      case 'b': case 'h': case 'i': case 'l': case 'q': return 'i';
+      case 'B': case 'H': case 'I': case 'L': case 'Q': return 'u';
+      default: return 0;
+    }
+  }
+
+  // Whether each of a list is a contiguous array of rows of such elements, of any length.
+  static bool fits(nanobind::list rows, const RowColumn& elements) {
+    for (nanobind::handle row : rows) {
+      Py_buffer view;
+      if (!PyObject_CheckBuffer(row.ptr())) return false;
+      if (PyObject_GetBuffer(row.ptr(), &view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
+        PyErr_Clear();
+        return false;
+      }
+      bool fit = kind_of(view.format) == elements.kind && static_cast<std::size_t>(view.itemsize) == elements.item &&
+                 static_cast<std::size_t>(view.ndim) == elements.shape.size() + 1;
+      for (std::size_t d = 0; fit && d < elements.shape.size(); ++d) fit = view.shape[d + 1] == elements.shape[d];
+      PyBuffer_Release(&view);
+      if (!fit) return false;
+    }
+    return true;
+  }
 
  private:
   std::vector<RowColumn> columns_;

@@ -40,7 +40,7 @@ def test_more_than_2_gib_of_bytes_are_refused_before_a_copy(form: str) -> None:
         table = store.create_table("t", TEXT, 1_000)
         before = peak_bytes()
         first = (1, 3 * CHUNK) if form == "one row" else (3, CHUNK)
-        with pytest.raises(CapacityError, match="row 0 of {} has {} bytes .* could hold 1174".format(*first)):
+        with pytest.raises(CapacityError, match="row 0 of {} has {} bytes .* could hold [0-9]+ if".format(*first)):
             table.extend({"x": given})
         assert peak_bytes() - before < CHUNK // 4
         assert len(table) == 0

@@ -70,7 +70,7 @@ for _point in (
 
 # And the one that alone writes and reads rows that vary in length, some of them longer than a block.
 for _point in (
-    *("append_values_written", "open_annexed", "reclaim_annexed"),
+    *("append_values_written", "open_annexed", "reclaim_annexed", "gather_measure"),
     *("append_row_written", "append_before_publish", "append_published", "append_sealed", "append_released"),
     *("lock_taken", "open_locked", "open_before_state", "open_after_state", "open_ordered"),
     *("fold_begin", "fold_row_ready", "fold_block_leaves", "fold_block_counted", "fold_end"),
@@ -96,7 +96,7 @@ LOCK_FREE = frozenset(
         *("attach_claimed", "attach_cleaned", "detach_begin"),
         *("append_row_written", "append_before_publish", "append_published", "append_sealed", "append_released"),
         *("append_values_written", "reader_entered", "gather_begin", "gather_column", "gather_end", "reader_left"),
-        *("pin_released", "wait_rows", "wait_space", "wait_limiter", "draw_undone"),
+        *("gather_measure", "pin_released", "wait_rows", "wait_space", "wait_limiter", "draw_undone"),
         *("limiter_delivered", "limiter_returned", "cut_released"),
         *("announce_begin", "announce_cleared", "announce_signalled"),
         *("queue_written", "lease_copied", "ack_left"),

@@ -19,6 +19,7 @@ from conduit import (
     SchemaError,
     ShapeMismatch,
     Table,
+    UnknownColumn,
     ValueOutOfRange,
     removers,
     samplers,
@@ -283,3 +284,60 @@ def test_tables_that_cannot_be() -> None:
         with pytest.raises(ConfigError, match=r"removers\.Fifo"):
             store.create_table("t", TOKENS, 10, remover=removers.Lifo())
         store.create_table("t", steps, 10, window=windows.Row())
+
+
+def test_times_vary_in_length_too() -> None:
+    pa = pytest.importorskip("pyarrow")
+    of = Schema((Column("at", "datetime64[us]", (None,), mean_length=4),))
+    times = [np.array([1, 2, 3], "datetime64[us]"), np.array([], "datetime64[us]"), np.array([4], "datetime64[us]")]
+    lists = pa.array([t.tolist() for t in times], pa.list_(pa.timestamp("us")))
+    forms = {
+        "list": times, "ragged": Ragged.from_rows(times), "arrow": lists,
+        "chunks": pa.chunked_array([lists.slice(0, 1), lists.slice(1)]),
+    }  # fmt: skip
+    with fresh_store() as store:
+        for name, form in forms.items():
+            table = store.create_table(name, of, 10, sampler=samplers.Fifo())
+            table.extend({"at": form})
+            with scalar_writer(table) as writer:
+                writer.append(at=times[0])
+            found = table.sample(4)["at"]
+            assert found.values.dtype == np.dtype("datetime64[us]"), name
+            assert [row.tolist() for row in found] == [t.tolist() for t in [*times, times[0]]], name
+            assert table.sample(4).torch()["at"].tolist() == [1, 2, 3, 4, 1, 2, 3], name
+
+
+def test_dictionaries_are_decoded() -> None:
+    pa = pytest.importorskip("pyarrow")
+    words = pa.array(["a", "bb", "a", "é"]).dictionary_encode()
+    numbers = pa.array([7, 8, 7, 7]).dictionary_encode()
+    given = pa.table({"word": words, "number": numbers}).slice(1)
+    of = Schema.from_arrow(given.schema, mean_lengths={"word": 3})
+    assert of.column("word") == Column("word", "string")
+    assert of.column("number") == Column("number", "int64")
+    with fresh_store() as store:
+        table = store.create_table("t", of, 10, sampler=samplers.Fifo())
+        table.extend(given)
+        batch = table.sample(3)
+        assert list(batch["word"]) == ["bb", "a", "é"]
+        assert batch["number"].tolist() == [8, 7, 7]
+        with pytest.raises(DtypeMismatch, match="row 1 is "):
+            table.extend(pa.table({"word": pa.array(["a", None]).dictionary_encode(), "number": [1, 2]}))
+
+
+def test_schemas_of_arrow_lists() -> None:
+    pa = pytest.importorskip("pyarrow")
+    kinds = {
+        "a": pa.list_(pa.int32()), "b": pa.large_list(pa.fixed_shape_tensor(pa.uint8(), [2, 3])),
+        "c": pa.list_view(pa.list_(pa.float32(), 2)), "d": pa.string(), "e": pa.string_view(), "f": pa.large_binary(),
+        "g": pa.list_(pa.bool_()),
+    }  # fmt: skip
+    of = Schema.from_arrow(pa.schema(kinds), mean_lengths={"a": 5})
+    assert [(c.dtype_name, c.shape) for c in of] == [
+        ("int32", (None,)), ("uint8", (None, 2, 3)), ("float32", (None, 2)), ("string", (None,)), ("string", (None,)),
+        ("binary", (None,)), ("bool", (None,)),
+    ]  # fmt: skip
+    assert of.column("a").mean_length == 5
+    assert Schema.from_arrow(of.to_arrow()) == of
+    with pytest.raises(UnknownColumn, match="'x'"):
+        Schema.from_arrow(pa.schema(kinds), mean_lengths={"x": 5})
