@@ -49,6 +49,13 @@ class Writer {
   std::size_t chains() const { return tails_.size(); }
   // Whether the chain has a row that no final observation has closed.
   bool chain_open(std::uint32_t chain) const { return chain < tails_.size() && tails_[chain] != ~std::uint64_t{0}; }
+  // The chain's next row begins an episode. The last row of the one before has no successor, and never will: it is treated as a
+  // closed writer's when this one closes (kCut).
+  void cut(std::uint32_t chain) {
+    if (chain >= tails_.size() || tails_[chain] == kNoKey) return;
+    tails_[chain] = kNoKey;
+    cut_ = true;
+  }
   // Whether appending `n` rows will have to take the index lock: for another block, for the limiter, or because the table is a
   // queue.
   bool takes_lock(std::uint32_t n) const {
@@ -103,6 +110,7 @@ class Writer {
   std::uint64_t append_ns_ = 0, append_calls_ = 0, wait_ns_ = 0;
   Stopped stopped_ = Stopped::no;
   LimiterState limiter_;
+  bool cut_ = false;  // some chain was: there are rows to finish at the close
   bool closed_ = false;
 };
 
