@@ -67,12 +67,13 @@ from conduit_store.schema import Column, Schema
 __version__ = "0.1.0"
 
 __all__ = [
-    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Loader", "LoaderMetrics", "Queue",
-    "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Schema", "Store", "StoreMetrics", "Table",
-    "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "agents", "balance", "limiters", "removers", "samplers",
-    "schedules", "windows", "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError",
-    "ConfigError", "DtypeMismatch", "EpisodeError", "ExchangeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired",
-    "LockTimeout", "MissingColumn", "MissingExtra", "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore",
+    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Loader", "LoaderMetrics", "Queue", "QueueBatch",
+    "QueueLoader", "QueueMetrics", "QueueWriter", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics",
+    "UpdateResult", "VectorWriter", "Writer", "agents", "balance", "limiters", "removers", "samplers", "schedules",
+    "windows", "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "ConduitError", "ConfigError",
+    "DtypeMismatch", "EpisodeError", "ExchangeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout",
+    "MissingColumn", "MissingExtra", "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore",
     "SampleTimeout", "SchemaError", "ShapeMismatch", "SourceNotFound", "StaleKey", "StalePolicy", "StoreClosed",
-    "StoreNotFound", "UnknownColumn", "UnknownTable", "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
+    "StoreNotFound", "UnknownColumn", "UnknownTable", "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange",
+    "WaitTimeout",
 ]  # fmt: skip

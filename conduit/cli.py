@@ -81,7 +81,8 @@ def _parser() -> argparse.ArgumentParser:
         "export",
         help="write a table's rows to a file that others read",
         description="Write the rows of a table to a file or folder, while others go on using it.",
-        epilog="examples:\n  conduit export run1 replay replay.parquet\n  conduit export run1 replay expert --format minari",
+        epilog="examples:\n  conduit export run1 replay replay.parquet\n"
+        "  conduit export run1 replay expert --format minari",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     export.add_argument("name", help="the store's name")
@@ -104,9 +105,16 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("name", help="the store's name")
     load.add_argument("table", help="the name of the table to create")
     load.add_argument("--format", choices=formats, help="what it is, if neither suffix nor content say so")
-    load.add_argument("--max-size", type=_positive, metavar="N", help="rows that the table holds; the newest stay (all)")
     load.add_argument(
-        "--rename", type=_pair, action="append", default=[], metavar="OLD=NEW", help="call a column otherwise; repeatable"
+        "--max-size", type=_positive, metavar="N", help="rows that the table holds; the newest stay (all)"
+    )
+    load.add_argument(
+        "--rename",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="call a column otherwise; repeatable",
     )
     load.set_defaults(command=_import)
 

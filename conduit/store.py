@@ -245,9 +245,9 @@ class Store(Closing):
     ) -> Table:
         """Create a table with the rows of a file or folder, or of what is in memory, and return it.
 
-        `source`, `format`, `rename`, `timeout`, `progress`: as of `Table.import_from`. `max_size`: all rows fit if None;
-        of a smaller table the newest stay. `schema`: the columns to keep, with the dtypes that they are to have; all of
-        the source if None. `settings`: further ones of `create_table`.
+        `source`, `format`, `rename`, `timeout`, `progress`: as of `Table.import_from`. `max_size`: all rows fit if
+        None; of a smaller table the newest stay. `schema`: the columns to keep, with the dtypes that they are to have;
+        all of the source if None. `settings`: further ones of `create_table`.
 
         Example:
             >>> table = store.import_table("expert", "expert.parquet", window=conduit.windows.NStep(3))

@@ -401,16 +401,17 @@ class Table:
     ) -> int:
         """Write the rows to a file or folder that others read, oldest first; return how many.
 
-        `format`: "parquet", "arrow" (IPC file), "arrow-stream", "numpy" (.npz), "minari", "rllib" or "tensordict"; by the
-        path's suffix if None. `compression`: the format's own name of one, "none", or what is good for it if None.
+        `format`: "parquet", "arrow" (IPC file), "arrow-stream", "numpy" (.npz), "minari", "rllib" or "tensordict"; by
+        the path's suffix if None. `compression`: the format's own name of one, "none", or what is good for it if None.
         `progress`: True shows a bar on stderr; a function is called with rows done, and of how many.
         Columns, dtypes and shapes are the table's, bools are bools. Steps of episodes also get `episode` and `step`
         (int64), and `final_obs`, null but where an episode stops: no row of its own, so that rows are steps. With
         priorities, `priority` are those of the first window that has some. See `conduit.exchange.frame`.
 
-        Other processes go on. The rows are those that were there at the call; each is whole; those that are evicted before
-        their turn are left out. An episode whose beginning has been evicted begins with what is left. Memory stays bounded
-        whatever the table holds (about 32 MiB of rows). The file is written aside and renamed when it is whole.
+        Other processes go on. The rows are those that were there at the call; each is whole; those that are evicted
+        before their turn are left out. An episode whose beginning has been evicted begins with what is left. Memory
+        stays bounded whatever the table holds (some pieces of 32 MiB). The file is written aside and renamed when it is
+        whole.
 
         Example:
             >>> table.export("replay.parquet")
@@ -423,9 +424,7 @@ class Table:
         """
         from conduit.exchange import transfer
 
-        return transfer.export(
-            self, path, format, compression=compression, overwrite=overwrite, progress=progress
-        )
+        return transfer.export(self, path, format, compression=compression, overwrite=overwrite, progress=progress)
 
     def to_arrow(self) -> pa.RecordBatchReader:
         """Return the rows as a stream of Arrow record batches, in the form and with the promises of `export`.
@@ -458,19 +457,19 @@ class Table:
     ) -> int:
         """Append the rows of a file or folder, or of what is in memory; return how many.
 
-        `source`: a path; or a mapping of arrays, Arrow data (of pandas, Polars or DuckDB too), a TensorDict. `format`: as
-        of `export`; told by suffix and content if None. `rename`: columns by their names there, such as
-        `{"observations": "obs"}`. Columns that the table does not have are left out. `timeout`: seconds that an append may
-        wait for space and for the limiter.
-        Where the table has episodes: rows belong together by `episode`, in the order of `step`; without it all are of one
-        environment. An episode ends with a row that has a `final_obs`; or a `next_obs`, where it is terminated or
+        `source`: a path; or a mapping of arrays, Arrow data (of pandas, Polars or DuckDB too), a TensorDict. `format`:
+        as of `export`; told by suffix and content if None. `rename`: columns by their names there, such as
+        `{"observations": "obs"}`. Columns that the table does not have are left out. `timeout`: seconds that an append
+        may wait for space and for the limiter.
+        Where the table has episodes: rows belong together by `episode`, in the order of `step`; without it all are of
+        one environment. An episode ends with a row that has a `final_obs`; or a `next_obs`, where it is terminated or
         truncated. One that just stops keeps its steps, and the last is never drawn.
         Other processes go on, and see rows as they come. Memory stays bounded. What is in when it raises stays.
 
         Raises:
             SourceNotFound, ExchangeError: no such file; damaged, cut off, or of another format.
-            MissingColumn: a column of the table is not there. DtypeMismatch, ShapeMismatch: does not fit, or a null; says
-                where. EpisodeError: steps in another order, or an end without its final observation; names the row.
+            MissingColumn: a column of the table is not there. DtypeMismatch, ShapeMismatch: does not fit, or a null;
+                says where. EpisodeError: steps in another order, or an end without its final observation; with the row.
             ConfigError, MissingExtra, PriorityError, AppendTimeout, ReadOnlyStore, StoreClosed: as they say.
         """
         from conduit.exchange import transfer

@@ -17,8 +17,8 @@ __all__ = ["aside"]
 def aside(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """Yield a name beside `path` to write a file or a folder to; when the block is left, that becomes `path`.
 
-    It is on disk by then (fsync). Whatever ends the block otherwise, Ctrl-C too, leaves `path` as it was and removes the
-    other; a killed process leaves a name that ends in `.partial-<pid>`.
+    It is on disk by then (fsync). Whatever ends the block otherwise, Ctrl-C too, leaves `path` as it was and removes
+    the other; a killed process leaves a name that ends in `.partial-<pid>`.
 
     Raises:
         NameTaken: `path` is there, and `overwrite` is false. ConfigError: there is no such folder to write into.

@@ -31,11 +31,12 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     except _DAMAGE as error:
         text = str(error).strip().partition("\n")[0]
         raise ExchangeError(
-            f"{path} cannot be read as {kind}: {text or type(error).__name__}. It is damaged, cut off, or of another format"
+            f"{path} cannot be read as {kind}: {text or type(error).__name__}. "
+            "It is damaged, cut off, or of another format"
         ) from error
 
 
 _DAMAGE = (
-    pa.ArrowException, OSError, EOFError, ValueError, TypeError, KeyError, IndexError, OverflowError, NotImplementedError,
-    MemoryError, UnicodeError, AssertionError, RecursionError, zipfile.BadZipFile, zlib.error, SyntaxError,
+    pa.ArrowException, OSError, EOFError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError,
+    NotImplementedError, UnicodeError, AssertionError, RecursionError, SyntaxError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip

@@ -16,28 +16,28 @@ from conduit_store.errors import ConfigError, MissingExtra
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from conduit.exchange.frame import Frame
 
 __all__ = ["FORMATS", "Sink", "Source", "format_of_path", "load"]
 
 
 class Format(NamedTuple):
-    """`suffixes` of its files; `module` below this package; `extra`: what brings the packages that it needs."""
+    """A module below this package, the suffixes of its files, which compressions it has, and the extra that brings the
+    packages it needs."""
 
     module: str
     suffixes: tuple[str, ...]
-    extra: str | None
-    about: str
+    compressions: tuple[str, ...]
+    extra: str | None = None
 
 
 FORMATS = {
-    "parquet": Format("parquet", (".parquet", ".pq"), None, "Parquet: a file, or a folder of files"),
-    "arrow": Format("ipc", (".arrow", ".feather", ".ipc"), None, "Arrow IPC file (Feather v2)"),
-    "arrow-stream": Format("ipc_stream", (".arrows",), None, "Arrow IPC stream"),
-    "numpy": Format("npz", (".npz",), None, "NumPy arrays in one .npz file"),
-    "minari": Format("minari_dataset", (), "minari", "Minari dataset, a folder"),
-    "rllib": Format("rllib_episodes", (), "rllib", "RLlib offline data: a folder of episodes in Parquet"),
-    "tensordict": Format("tensordict_folder", (), "tensordict", "TensorDict in memory-mapped files, as TorchRL has it"),
+    "parquet": Format("parquet", (".parquet", ".pq"), ("none", "zstd", "snappy", "lz4", "gzip", "brotli")),
+    "arrow": Format("ipc", (".arrow", ".feather", ".ipc"), ("none", "lz4", "zstd")),
+    "arrow-stream": Format("ipc_stream", (".arrows",), ("none", "lz4", "zstd")),
+    "numpy": Format("npz", (".npz",), ("none", "deflate")),
+    "minari": Format("minari_dataset", (), (), "minari"),
+    "rllib": Format("rllib_episodes", (), (), "rllib"),
+    "tensordict": Format("tensordict_folder", (), (), "tensordict"),
 }
 
 
@@ -49,13 +49,14 @@ class Sink(Protocol):
 
     def finish(self) -> int:
         """Write what is left: then the file or folder is whole. Return how many rows it has."""
+        ...
 
     def abandon(self) -> None:
         """Let go of files, whatever is in them."""
 
 
 class Source(Protocol):
-    """Reads one import. Made with (path). `schema` of the pieces, how many `rows`, how many ended `episodes` if known."""
+    """Reads one import. Made with (path). `schema` of the pieces; how many `rows`, and ended `episodes`, if known."""
 
     schema: pa.Schema
     rows: int | None
@@ -63,6 +64,7 @@ class Source(Protocol):
 
     def pieces(self, columns: list[str], rows: int) -> Iterator[pa.Table]:
         """Iterate over these columns of all rows, about so many rows at a time."""
+        ...
 
     def close(self) -> None:
         """Let go of files."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ import pyarrow as pa
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.arrow import column_of_field, to_numpy
-from conduit_store.errors import ExchangeError, MissingColumn, SchemaError
+from conduit_store.errors import ExchangeError, MissingColumn, SchemaError, ShapeMismatch
 from conduit_store.schema import Column, Schema
 
 __all__ = ["FINAL", "NEXT", "PRIORITY", "Frame", "arrow_array", "as_stored", "check_rename", "named", "outer"]
@@ -53,33 +53,38 @@ class Frame:
     @classmethod
     def of_table(cls, spec: TableSpec) -> Frame:
         """Return the frame of a table's rows."""
-        names = (_free("episode", spec.schema), _free("step", spec.schema)) if spec.episodic else (None, None)
-        return cls(spec.schema, *names, prioritized=spec.prioritized, own=True)
+        episode, step = (_free(name, spec.schema) if spec.episodic else None for name in ("episode", "step"))
+        return cls(spec.schema, episode, step, prioritized=spec.prioritized, own=True)
 
     @classmethod
-    def of_arrow(cls, schema: pa.Schema, wanted: Schema | None, path: object) -> Frame:
+    def of_arrow(cls, schema: pa.Schema, wanted: Schema | None, path: object, rename: Mapping[str, str]) -> Frame:
         """Return the frame of Arrow data: as its metadata says, else by the names of its columns.
 
-        `wanted`: the columns that the rows are for; all that have no other role if None.
+        `rename`: other names that its columns are to have. `wanted`: the columns that the rows are for; all that have
+        no other role if None.
 
         Raises:
-            MissingColumn: one that is wanted is not there. SchemaError, DtypeMismatch, ShapeMismatch: see Schema.from_arrow.
+            MissingColumn: one that is wanted is not there.
+            SchemaError, DtypeMismatch, ShapeMismatch: see Schema.from_arrow.
             ExchangeError: metadata of Conduit that cannot be read.
         """
         told = _told(schema, path)
+        if told is not None:
+            told = told._renamed(rename)
+        schema = named(schema, rename)
         names = schema.names
         if told is not None and (wanted is None or wanted == told.schema):
             lacking = [name for name in told.schema.names if name not in names]
             if lacking:
                 raise MissingColumn(f"{path} lacks {', '.join(lacking)}, which its own metadata names. Write it again")
-            known = [name if name in names else None for name in (told.episode, told.step)]
-            return cls(told.schema, *known, prioritized=PRIORITY in names, own=True)
+            episode, step = (name if name in names else None for name in (told.episode, told.step))
+            return cls(told.schema, episode, step, prioritized=PRIORITY in names, own=True)
         if wanted is not None:
             lacking = [name for name in wanted.names if name not in names]
             if lacking:
                 raise MissingColumn(
-                    f"{path} has no column {', '.join(lacking)}; it has {', '.join(names)}. Rename those that are meant: "
-                    f"rename={{'observations': 'obs'}}"
+                    f"{path} has no column {', '.join(lacking)}; it has {', '.join(names)}. Rename those that are "
+                    f"meant: rename={{'observations': 'obs'}}"
                 )
             kept = wanted
         else:
@@ -87,6 +92,11 @@ class Frame:
         taken = set(kept.names)
         episode, step = (name if name in names and name not in taken else None for name in ("episode", "step"))
         return cls(kept, episode, step, prioritized=PRIORITY in names, own=told is not None)
+
+    def _renamed(self, rename: Mapping[str, str]) -> Frame:
+        columns = tuple(replace(column, name=rename.get(column.name, column.name)) for column in self.schema)
+        links = [None if name is None else rename.get(name, name) for name in (self.episode, self.step)]
+        return replace(self, schema=Schema(columns), episode=links[0], step=links[1])
 
     @cached_property
     def episodic(self) -> bool:
@@ -186,7 +196,9 @@ def arrow_array(column: Column, values: Array, nulls: Array | None = None) -> pa
     kind = _outer_type(column)
     flat = np.ascontiguousarray(values).reshape(-1)
     if column.dtype.kind in "mM":  # as integers: a NaT is a value here, and pyarrow would make a null of it
-        flat = pa.array(flat.view(np.int64), mask=None if column.shape else nulls).view(pa.from_numpy_dtype(column.dtype))
+        flat = pa.array(flat.view(np.int64), mask=None if column.shape else nulls).view(
+            pa.from_numpy_dtype(column.dtype)
+        )
     else:
         flat = pa.array(flat, mask=None if column.shape else nulls)
     if not column.shape:
@@ -198,20 +210,44 @@ def arrow_array(column: Column, values: Array, nulls: Array | None = None) -> pa
 
 
 def as_stored(column: Column, data: pa.Array | pa.ChunkedArray) -> Array:
-    """Return exported values as rows of `column`, where a format has kept them in a wider form.
+    """Return Arrow values as rows of `column`, where a format or another library has kept them in another form.
 
-    Parquet has no seconds and keeps milliseconds; the value is the same, or it is refused.
+    Parquet has no seconds and keeps milliseconds. DuckDB and Polars make lists of tensors: they are taken where each has
+    as many numbers as a row.
 
     Raises:
-        DtypeMismatch: nulls, or not numbers.
+        DtypeMismatch: nulls, or not numbers. ShapeMismatch: a list of another length, with its row.
     """
-    values = to_numpy(column.name, data)
+    values = to_numpy(column.name, data) if not _is_list(data.type) else _rows_of_lists(column, data)
+    if column.shape and values.shape == (len(data), int(np.prod(column.shape))):
+        values = values.reshape(len(data), *column.shape)
     if values.dtype.kind in "mM" and values.dtype.kind == column.dtype.kind and values.dtype != column.dtype:
         exact = values.astype(column.dtype)
         same = (exact.astype(values.dtype) == values) | np.isnat(values)
         if same.all():
             return exact
     return values
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _rows_of_lists(column: Column, data: pa.Array | pa.ChunkedArray) -> Array:
+    """Open lists, nested ones too, each with as many numbers as a row of the column."""
+    array = data.combine_chunks() if isinstance(data, pa.ChunkedArray) else data
+    size = int(np.prod(column.shape))
+    flat, counts = array, np.ones(len(array), np.int64)
+    while _is_list(flat.type):
+        lengths = flat.value_lengths().fill_null(0).to_numpy()
+        counts = np.add.reduceat(lengths, np.cumsum(counts) - counts) if len(lengths) and (counts > 0).all() else counts * 0
+        flat = flat.flatten()
+    if (odd := np.flatnonzero(counts != size)).size:
+        raise ShapeMismatch(
+            f"column {column.name!r} has {size} numbers a row, and the list of row {odd[0]} has {counts[odd[0]]}"
+        )
+    values = to_numpy(column.name, flat)
+    return values.reshape(len(array), size, *values.shape[1:]).reshape(len(array), -1)
 
 
 def check_rename(rename: Mapping[str, str] | None, names: Iterable[str], path: object) -> dict[str, str]:

@@ -13,7 +13,7 @@ from conduit.closing import Closing
 from conduit.exchange.frame import FINAL, NEXT, PRIORITY, Frame, as_stored
 from conduit.values import seconds
 from conduit_store.arrays import Array
-from conduit_store.errors import ConfigError, DtypeMismatch, EpisodeError, PriorityError
+from conduit_store.errors import ConfigError, DtypeMismatch, EpisodeError, PriorityError, SchemaError
 from conduit_store.schema import Column
 from conduit_store.values import as_rows
 
@@ -82,13 +82,13 @@ class Inflow(Closing):
         if data.null_count:
             row = self.rows + int(data.is_null().to_numpy().argmax())
             raise DtypeMismatch(
-                f"row {row} of {self._source}: column {column.name!r} is null, and columns hold none. Fill or drop such "
-                f"rows first"
+                f"row {row} of {self._source}: column {column.name!r} is null, and columns hold none. Fill or "
+                "drop such rows first"
             )
         try:
             return as_rows(column, as_stored(column, data), len(data))
-        except DtypeMismatch as error:
-            raise DtypeMismatch(f"{self._source}, rows {self.rows} to {self.rows + len(data)}: {error}") from error
+        except SchemaError as error:
+            raise type(error)(f"{self._source}, rows {self.rows} to {self.rows + len(data)}: {error}") from error
 
     def _priorities(self, data: pa.Table) -> Array | None:
         if not self._table.spec.prioritized or PRIORITY not in data.column_names:
@@ -99,8 +99,8 @@ class Inflow(Closing):
         bad = np.flatnonzero(known & ~((values >= 0) & np.isfinite(values)))
         if len(bad):
             raise PriorityError(
-                f"row {self.rows + int(bad[0])} of {self._source}: priority {values[bad[0]]}; it must be finite and not "
-                "negative"
+                f"row {self.rows + int(bad[0])} of {self._source}: priority {values[bad[0]]}; it must be finite and "
+                "not negative"
             )
         return values  # null became NaN, which the core takes as: not given
 
@@ -114,8 +114,8 @@ class Inflow(Closing):
         episode = self._numbers(data, self._frame.episode)
         if not self._frame.own and (lacking := np.flatnonzero((ended != 0) & ~has_final)).size:
             raise EpisodeError(
-                f"row {self.rows + int(lacking[0])} of {self._source} ends an episode and has no final observation: give "
-                f"columns {', '.join(self._frame.finals)} (null elsewhere) or {', '.join(self._frame.following)}"
+                f"row {self.rows + int(lacking[0])} of {self._source} ends an episode and has no final observation: "
+                f"give columns {', '.join(self._frame.finals)} (null elsewhere) or {', '.join(self._frame.following)}"
             )
         # A final observation is a row behind the step that led to it.
         at = np.flatnonzero(has_final) + 1
@@ -148,8 +148,8 @@ class Inflow(Closing):
             for name, other in zip(self._frame.finals, valid, strict=True):
                 if (odd := np.flatnonzero(other != has_final)).size:
                     raise EpisodeError(
-                        f"row {self.rows + int(odd[0])} of {self._source}: of {', '.join(self._frame.finals)} only some "
-                        f"are null ({name}). Give all of a final observation, or none"
+                        f"row {self.rows + int(odd[0])} of {self._source}: of {', '.join(self._frame.finals)} only "
+                        f"some are null ({name}). Give all of a final observation, or none"
                     )
             prefix = FINAL
         elif all(name in names for name in self._frame.following):
@@ -158,7 +158,7 @@ class Inflow(Closing):
             return {}, np.zeros(len(data), np.bool_)
         chosen = pa.array(np.flatnonzero(has_final))
         found = {
-            column.name: as_rows(column, as_stored(column, data.column(prefix + column.name).take(chosen)))
+            column.name: self._column(column, data.column(prefix + column.name).take(chosen))
             for column in self._frame.schema.obs
         }
         return found, has_final
@@ -166,7 +166,7 @@ class Inflow(Closing):
     def _numbers(self, data: pa.Table, name: str | None) -> Array | None:
         if name is None:
             return None
-        return as_rows(Column(name, np.dtype(np.int64)), as_stored(Column(name, np.dtype(np.int64)), data.column(name)))
+        return self._column(Column(name, np.dtype(np.int64)), data.column(name))
 
     def _chains(
         self, episode: Array | None, step: Array | None, ended: Array, has_final: Array, begin: int
@@ -199,8 +199,8 @@ class Inflow(Closing):
         return chains[begin:], n
 
     def _cut(self, more: bool) -> None:
-        """Free the chains of episodes that ended without a final observation; and, if there are `more` rows than chains,
-        of those that rested longest."""
+        """Free the chains of episodes that ended without a final observation; and, if there are `more` rows than
+        chains, of those that rested longest."""
         if more and not self._unfinished:
             oldest = [self._open.popitem(last=False)[1][0] for _ in range(min(_CUT_AT_ONCE, len(self._open)))]
             self._unfinished += oldest

@@ -1,9 +1,10 @@
-"""Arrow IPC files (Feather v2), compressed by LZ4 unless told otherwise: final observations that are null then cost nothing."""
+"""Arrow IPC files (Feather v2), compressed by LZ4 unless told otherwise: null observations then cost little."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -31,7 +32,7 @@ class Sink:
         self._batches = Batches(piece_rows(frame.schema))
 
     @staticmethod
-    def _open(file: pa.NativeFile, schema: pa.Schema, chosen: pa.ipc.IpcWriteOptions) -> pa.ipc.RecordBatchWriter:
+    def _open(file: pa.NativeFile, schema: pa.Schema, chosen: pa.ipc.IpcWriteOptions) -> Any:
         return pa.ipc.new_file(file, schema, options=chosen)
 
     def write(self, piece: pa.Table) -> None:

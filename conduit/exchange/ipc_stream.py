@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,7 +22,7 @@ class Sink(ipc.Sink):
     """See formats.Sink."""
 
     @staticmethod
-    def _open(file: pa.NativeFile, schema: pa.Schema, chosen: pa.ipc.IpcWriteOptions) -> pa.ipc.RecordBatchWriter:
+    def _open(file: pa.NativeFile, schema: pa.Schema, chosen: pa.ipc.IpcWriteOptions) -> Any:
         return pa.ipc.new_stream(file, schema, options=chosen)
 
 

@@ -34,8 +34,8 @@ class Memory:
             self._data = pa.RecordBatchReader.from_stream(given)
         else:
             raise SchemaError(
-                f"cannot import a {type(given).__name__}: give a path, a mapping of arrays, Arrow data (also of pandas, "
-                "Polars or DuckDB) or a TensorDict"
+                f"cannot import a {type(given).__name__}: give a path, a mapping of arrays, Arrow data (also of "
+                "pandas, Polars or DuckDB) or a TensorDict"
             )
         self.schema = self._data.schema
         self.rows = None if self.once else self._data.num_rows
@@ -52,8 +52,8 @@ class Memory:
         return isinstance(self._data, pa.RecordBatchReader)
 
     def pieces(self, columns: list[str], rows: int) -> Iterator[pa.Table]:
-        batches = [self._data] if isinstance(self._data, pa.RecordBatch) else self._data
-        for batch in batches.to_batches() if isinstance(batches, pa.Table) else batches:
+        data = pa.Table.from_batches([self._data]) if isinstance(self._data, pa.RecordBatch) else self._data
+        for batch in data.to_batches() if isinstance(data, pa.Table) else data:
             with reading("the given data", "Arrow data"):  # type: ignore[arg-type]
                 batch.validate(full=True)
             yield from cut(batch, columns, rows)

@@ -25,7 +25,7 @@ from numpy.lib import format as npy
 from conduit.exchange.damage import reading
 from conduit.exchange.frame import FINAL, PRIORITY, Frame, arrow_array, as_stored
 from conduit_store.arrays import Array
-from conduit_store.errors import ConfigError, ExchangeError, ShapeMismatch
+from conduit_store.errors import ExchangeError, ShapeMismatch
 from conduit_store.schema import Column
 
 __all__ = ["Sink", "Source", "arrays_of", "arrow_of"]
@@ -79,14 +79,12 @@ class Sink:
     """See formats.Sink. Each column goes into a file of its own first: a zip archive takes one member at a time."""
 
     def __init__(self, path: Path, frame: Frame, rows: int, compression: str | None) -> None:
-        if compression not in (None, "none", "deflate"):
-            raise ConfigError(f"compression of .npz is {compression!r}: give 'none' or 'deflate'")
         self._path = path
         self._frame = frame
         self._compression = zipfile.ZIP_DEFLATED if compression == "deflate" else zipfile.ZIP_STORED
         self._columns = columns_of(frame)
         # beside the target: there is room for the rows there, which /tmp need not have
-        self._files = {c.name: tempfile.TemporaryFile(dir=path.parent) for c in self._columns}
+        self._files = {c.name: tempfile.TemporaryFile(dir=path.parent) for c in self._columns}  # noqa: SIM115
         self._counts = dict.fromkeys(self._files, 0)
         self._rows = 0
 
@@ -107,7 +105,7 @@ class Sink:
                 file = self._files[column.name]
                 file.seek(0)
                 with archive.open(f"{column.name}.npy", "w", force_zip64=True) as member:
-                    npy.write_array_header_1_0(cast("IO[bytes]", member), header)
+                    npy.write_array_header_1_0(member, header)
                     while chunk := file.read(_COPY):
                         member.write(chunk)
         self.abandon()
@@ -192,7 +190,9 @@ def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, fortran, dtype = read(cast("Any", member))
     if dtype.hasobject or not shape or (fortran and len(shape) > 1):
-        raise ValueError(f"an array of {dtype}, shape {shape}{', in Fortran order' if fortran else ''} is not rows of numbers")
+        raise ValueError(
+            f"an array of {dtype}, shape {shape}{', in Fortran order' if fortran else ''} is not rows of numbers"
+        )
     return shape, dtype
 
 
@@ -200,14 +200,18 @@ def _is_final(name: str, members: Mapping[str, Any]) -> bool:
     return _FINAL_ROW in members and (name == FINAL + "obs" or name.startswith(FINAL + "obs/"))
 
 
-def _described(members: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], what: object) -> tuple[pa.Schema, int, int | None]:
+def _described(
+    members: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], what: object
+) -> tuple[pa.Schema, int, int | None]:
     """Return the Arrow schema of arrays, how many rows they have, and how many episodes ended."""
     steps = {n: d for n, d in members.items() if n != _FINAL_ROW and not _is_final(n, members)}
     lengths = {name: shape[0] if shape else -1 for name, (_, shape) in steps.items()}
     if len(set(lengths.values())) != 1 or -1 in lengths.values():
         raise ShapeMismatch(f"{what} has arrays of different lengths: {lengths}. Every column has one entry a row")
     fields = [
-        arrow_array(Column(name, dtype.newbyteorder("="), shape[1:]), np.zeros((0, *shape[1:]), dtype.newbyteorder("=")))
+        arrow_array(
+            Column(name, dtype.newbyteorder("="), shape[1:]), np.zeros((0, *shape[1:]), dtype.newbyteorder("="))
+        )
         for name, (dtype, shape) in members.items()
         if name != _FINAL_ROW
     ]
@@ -229,7 +233,9 @@ def _piece(arrays: Mapping[str, Array], finals: Mapping[str, Array], at: Array, 
     for name, array in arrays.items():
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
         values = arrow_array(Column(name, native.dtype, native.shape[1:]), native)
-        columns[name] = pa.array(native, mask=np.isnan(native)) if name == PRIORITY and native.dtype.kind == "f" else values
+        columns[name] = (
+            pa.array(native, mask=np.isnan(native)) if name == PRIORITY and native.dtype.kind == "f" else values
+        )
     for name, array in finals.items():
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
         nulls = np.ones(n, np.bool_)

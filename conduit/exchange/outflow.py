@@ -1,7 +1,7 @@
 """A table's rows, oldest first, as Arrow tables of steps; see frame.py for their form.
 
-Which rows: those that were published when the first piece was asked for. Which blocks there are, and how far, is noted
-then; each is pinned only while its rows are copied. So writers go on, every row is whole, and rows that are evicted before
+Which rows: those that were published at the call. Which blocks there are, and how far they are filled, is noted then;
+each is pinned only while its rows are copied. So writers go on, every row is whole, and rows that are evicted before
 their turn are left out. Within an episode rows come in order, and episodes that were written side by side come mixed.
 
 The last row of each chain in a block waits for the row that follows it, which a later block has: only then is it known
@@ -101,12 +101,12 @@ class Outflow:
             keys = self._keys[start : start + _PIECE]
             while len(keys):
                 try:
-                    batch = self._table.rows(keys)
-                    break
+                    batch = self._table.rows(keys).to_arrow()
                 except StaleKey:  # some have left meanwhile
                     keys = keys[np.frombuffer(self._table._native.links(keys, len(keys))[0], np.uint8) != 0]
-            if len(keys):
-                yield self._finished(self._data(batch.to_arrow(), keys, None), None, None)
+                    continue
+                yield self._finished(self._data(batch, keys, None), None, None)
+                break
 
     # ---- steps of episodes
 

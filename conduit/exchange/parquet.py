@@ -53,7 +53,9 @@ class Sink:
         assert self._writer is not None
         if self._seconds:
             arrays = [
-                _milliseconds(group.column(field.name), field.type) if field.name in self._seconds else group.column(field.name)
+                _milliseconds(group.column(field.name), field.type)
+                if field.name in self._seconds
+                else group.column(field.name)
                 for field in self._schema
             ]
             group = pa.Table.from_arrays(arrays, schema=self._schema)
@@ -109,7 +111,7 @@ class Source:
 
 
 def _without_seconds(schema: pa.Schema) -> tuple[pa.Schema, list[str]]:
-    """Parquet knows timestamps of milliseconds at the coarsest. Return the schema so, and which columns that concerns."""
+    """Parquet knows timestamps of milliseconds at the coarsest. Return such a schema, and which columns it concerns."""
     names: list[str] = []
     for index, field in enumerate(schema):
         tensor = isinstance(field.type, pa.FixedShapeTensorType)

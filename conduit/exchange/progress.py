@@ -36,7 +36,13 @@ def _bar(stack: contextlib.ExitStack, what: str, total: int | None) -> Callable[
         from rich.progress import Progress as Bar
     except ImportError:
         return None
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rows"),
+        TimeRemainingColumn(),
+    )
     bar = stack.enter_context(Bar(*columns, console=Console(stderr=True)))
     task = bar.add_task(what, total=total)
     return lambda done: bar.update(task, completed=done)

@@ -1,4 +1,4 @@
-"""Export and import: a table's rows to a file and back. `Table.export`, `Table.import_from` and `Store.import_table`."""
+"""A table's rows to a file and back: `Table.export`, `Table.import_from` and `Store.import_table`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from conduit.exchange import formats, npz
 from conduit.exchange.aside import aside
@@ -19,7 +19,8 @@ from conduit.exchange.memory import Memory
 from conduit.exchange.outflow import Outflow
 from conduit.exchange.pieces import piece_rows
 from conduit.exchange.progress import Progress, shown
-from conduit_store.errors import ConfigError, SourceNotFound
+from conduit_store.arrow import to_numpy
+from conduit_store.errors import ConduitError, ConfigError, ExchangeError, SourceNotFound
 from conduit_store.schema import Schema
 
 if TYPE_CHECKING:
@@ -41,7 +42,13 @@ def export(
     """See `Table.export`."""
     target = Path(path)
     _check_table(table)
-    module = formats.load(formats.format_of_path(target, format))
+    name = formats.format_of_path(target, format)
+    known = formats.FORMATS[name].compressions
+    if compression is not None and compression not in known:
+        raise ConfigError(
+            f"compression {compression!r} is not one that {name} has: {', '.join(known) or 'it has none'}"
+        )
+    module = formats.load(name)
     rows = Outflow(table)
     with (
         aside(target, overwrite=overwrite) as partial,
@@ -55,8 +62,10 @@ def export(
                 done += len(piece)
                 tell(done)
             return sink.finish()
-        except pa.ArrowException as error:
-            raise ConfigError(f"{path} cannot be written: {error}") from error
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, ConduitError):
+                raise
+            raise ExchangeError(f"{path} cannot be written: {error}. Nothing was left there") from error
         finally:
             sink.abandon()
 
@@ -89,7 +98,7 @@ def import_from(
     table._check_writable()
     with _opened(source, format) as (found, what):
         names = check_rename(rename, found.schema.names, what)
-        frame = Frame.of_arrow(named(found.schema, names), table.schema, what)
+        frame = Frame.of_arrow(found.schema, table.schema, what, names)
         return _append(table, found, frame, what, names, timeout, progress)
 
 
@@ -109,7 +118,7 @@ def import_table(
     """See `Store.import_table`."""
     with _opened(source, format) as (found, what):
         names = check_rename(rename, found.schema.names, what)
-        frame = Frame.of_arrow(named(found.schema, names), schema, what)
+        frame = Frame.of_arrow(found.schema, schema, what, names)
         if isinstance(found, Memory) and max_size is None:
             found.keep()
         rows, episodes = found.rows, found.episodes
@@ -156,8 +165,8 @@ def _counted(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> t
     for piece in found.pieces(flags or [old.get(frame.schema.names[0], frame.schema.names[0])], 65_536):
         rows += len(piece)
         if flags:
-            over = pc.or_kleene(*(pc.cast(piece.column(flag), pa.bool_()) for flag in flags))
-            episodes += pc.sum(over).as_py() or 0
+            over = [to_numpy(flag, piece.column(flag).fill_null(False)) for flag in flags]
+            episodes += int(np.count_nonzero(over[0] | over[1]))
     return rows, episodes
 
 

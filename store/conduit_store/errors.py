@@ -96,7 +96,7 @@ class EpisodeError(ConduitError, RuntimeError):
 
 
 class ExchangeError(ConduitError, ValueError):
-    """A file cannot be read as what it is said to be: damaged, cut off, of another format or version."""
+    """A file cannot be read as what it is said to be (damaged, cut off, of another format), or cannot be written."""
 
 
 class SourceNotFound(ConduitError, FileNotFoundError):
