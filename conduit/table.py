@@ -34,6 +34,7 @@ from conduit_store.schema import Schema
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
+    from tensordict import TensorDict
 
     from conduit.store import Store
 
@@ -445,6 +446,16 @@ class Table:
         from conduit.exchange import transfer
 
         return transfer.arrays(self)
+
+    def to_tensordict(self) -> TensorDict:
+        """Return copies of all rows as a TensorDict in TorchRL's layout (`conduit.exchange.tensordicts`).
+
+        Raises:
+            MissingExtra: tensordict is not installed. ConfigError: a table without episodes, or a dtype torch lacks.
+        """
+        from conduit.exchange import transfer
+
+        return transfer.tensordict(self)  # type: ignore[no-any-return]
 
     def import_from(
         self,

@@ -37,7 +37,7 @@ FORMATS = {
     "numpy": Format("npz", (".npz",), ("none", "deflate")),
     "minari": Format("minari_dataset", (), (), "minari"),
     "rllib": Format("rllib_episodes", (), (), "rllib"),
-    "tensordict": Format("tensordict_folder", (), (), "tensordict"),
+    "tensordict": Format("tensordicts", (), (), "tensordict"),
 }
 
 
@@ -88,10 +88,22 @@ def format_of_path(path: Path, given: str | None) -> str:
             return "minari"
         if (path / "meta.json").exists():
             return "tensordict"
-        if next(path.rglob("*.parquet"), None) is not None:
-            return "parquet"
+        if (file := next(path.rglob("*.parquet"), None)) is not None:
+            return "rllib" if _holds_episodes(file) else "parquet"
     suffixes = ", ".join(suffix for known in FORMATS.values() for suffix in known.suffixes)
     raise ConfigError(f"{path} does not tell its format: end it with one of {suffixes}, or give format=...")
+
+
+def _holds_episodes(file: Path) -> bool:
+    """Whether a Parquet file is of RLlib: one column of episodes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(file)
+    except (OSError, pa.ArrowException):
+        return False
+    return bool(schema.names == ["item"] and pa.types.is_binary(schema.field(0).type))
 
 
 def load(name: str) -> Any:

@@ -212,8 +212,8 @@ def arrow_array(column: Column, values: Array, nulls: Array | None = None) -> pa
 def as_stored(column: Column, data: pa.Array | pa.ChunkedArray) -> Array:
     """Return Arrow values as rows of `column`, where a format or another library has kept them in another form.
 
-    Parquet has no seconds and keeps milliseconds. DuckDB and Polars make lists of tensors: they are taken where each has
-    as many numbers as a row.
+    Parquet has no seconds and keeps milliseconds. DuckDB and Polars make lists of tensors: they are taken where each
+    has as many numbers as a row.
 
     Raises:
         DtypeMismatch: nulls, or not numbers. ShapeMismatch: a list of another length, with its row.
@@ -230,7 +230,7 @@ def as_stored(column: Column, data: pa.Array | pa.ChunkedArray) -> Array:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _rows_of_lists(column: Column, data: pa.Array | pa.ChunkedArray) -> Array:
@@ -240,7 +240,8 @@ def _rows_of_lists(column: Column, data: pa.Array | pa.ChunkedArray) -> Array:
     flat, counts = array, np.ones(len(array), np.int64)
     while _is_list(flat.type):
         lengths = flat.value_lengths().fill_null(0).to_numpy()
-        counts = np.add.reduceat(lengths, np.cumsum(counts) - counts) if len(lengths) and (counts > 0).all() else counts * 0
+        whole = len(lengths) > 0 and (counts > 0).all()
+        counts = np.add.reduceat(lengths, np.cumsum(counts) - counts) if whole else counts * 0
         flat = flat.flatten()
     if (odd := np.flatnonzero(counts != size)).size:
         raise ShapeMismatch(

@@ -1,4 +1,4 @@
-"""What is in memory already: mappings of arrays, TensorDicts, and all that gives Arrow data."""
+"""What is in memory already: mappings of arrays, and all that gives Arrow data."""
 
 from __future__ import annotations
 
@@ -22,10 +22,6 @@ class Memory:
     def __init__(self, given: Any) -> None:
         self.episodes: int | None = None
         self.rows: int | None = None
-        if type(given).__module__.startswith("tensordict"):
-            from conduit.exchange.tensordict_folder import arrays_of_tensordict
-
-            given = arrays_of_tensordict(given)
         if isinstance(given, Mapping):
             self._data: Any = arrow_of(Schema.flatten(given))
         elif isinstance(given, pa.Table | pa.RecordBatch | pa.RecordBatchReader):

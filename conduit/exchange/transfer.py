@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from conduit.store import Store
     from conduit.table import Table
 
-__all__ = ["arrays", "export", "import_from", "import_table", "reader"]
+__all__ = ["arrays", "export", "import_from", "import_table", "reader", "tensordict"]
 
 
 def export(
@@ -82,6 +82,13 @@ def arrays(table: Table) -> dict[str, Any]:
     _check_table(table)
     rows = Outflow(table)
     return npz.arrays_of(rows.frame, rows)
+
+
+def tensordict(table: Table) -> Any:
+    """See `Table.to_tensordict`."""
+    _check_table(table)
+    rows = Outflow(table)
+    return formats.load("tensordict").tensordict_of(rows.frame, rows)
 
 
 def import_from(
@@ -145,7 +152,9 @@ def _opened(source: Any, format: str | None) -> Iterator[tuple[formats.Source, o
     if not isinstance(source, str | os.PathLike):
         if format is not None:
             raise ConfigError(f"format {format!r} is for files; what is in memory says itself what it is")
-        yield Memory(source), f"the given {type(source).__name__}"
+        tensordict = type(source).__module__.partition(".")[0] == "tensordict"
+        made = formats.load("tensordict").source_of(source) if tensordict else Memory(source)
+        yield made, f"the given {type(source).__name__}"
         return
     path = Path(source)
     if not path.exists():
