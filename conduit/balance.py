@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conduit.values import whole_number
-from conduit_store.errors import ShapeMismatch
+from conduit_store.errors import ConfigError, ShapeMismatch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,7 +27,8 @@ def balance(lengths: Any, parts: int) -> list[npt.NDArray[np.intp]]:
     differ most in themselves are merged, the heaviest part of one with the lightest of the other.
 
     Raises:
-        ConfigError: parts less than 1. ShapeMismatch: lengths that are not one number a row.
+        ConfigError: parts less than 1, a length that is negative or not finite.
+        ShapeMismatch: lengths that are not one number a row.
 
     Example:
         >>> [part.tolist() for part in conduit.balance([8, 7, 6, 5, 4], 2)]
@@ -37,6 +38,9 @@ def balance(lengths: Any, parts: int) -> list[npt.NDArray[np.intp]]:
     sums = np.asarray(lengths)
     if sums.ndim != 1 or sums.dtype.kind not in "iuf":
         raise ShapeMismatch(f"lengths are {sums.dtype} of shape {sums.shape}: give one number a row, shape (n,)")
+    good = np.isfinite(sums) & (sums >= 0)
+    if not good.all():
+        raise ConfigError(f"lengths[{int(np.argmin(good))}] is {sums[np.argmin(good)]}: give finite numbers from 0")
     # A division: (minus its difference, serial, sums, members), sums descending. The serial keeps ties in order.
     heap: list[tuple[float, int, list[float], list[list[int]]]] = [
         (-length, row, [length] + [0.0] * (parts - 1), [[row]] + [[] for _ in range(parts - 1)])

@@ -1,4 +1,4 @@
-"""The `conduit` command: demo, bench, ls, info, trace, export, import, gc.
+"""The `conduit` command: demo, bench, ls, info, trace, checkpoint, restore, verify, export, import, gc.
 
 Each command imports what it needs when it runs, so that `conduit --version` needs nothing. Errors of
 `ConduitError` are one line on stderr and exit status 2, as are wrong arguments; Ctrl-C is 130.
@@ -75,6 +75,23 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--out", default="trace.json", help="the file to write (trace.json)")
     trace.add_argument("--seconds", type=_seconds, help="only the last so many; else all that is remembered")
     trace.set_defaults(command=_trace)
+
+    save = commands.add_parser("checkpoint", help="save a store into a folder, while everybody goes on")
+    save.add_argument("name", help="the store's name")
+    save.add_argument("folder", help="where its checkpoints are; what is there already is not written again")
+    save.add_argument("--keep", type=_positive, default=1, metavar="N", help="how many stay there (%(default)s)")
+    save.set_defaults(command=_checkpoint)
+
+    restore = commands.add_parser("restore", help="make a store of a checkpoint, and hold it until Ctrl-C")
+    restore.add_argument("folder", help="where its checkpoints are")
+    restore.add_argument("name", nargs="?", help="the store's name (the one that it had)")
+    restore.add_argument("--host-memory", metavar="SIZE", help="what its tables may take, as 4GiB (as it was)")
+    restore.add_argument("--number", type=_positive, metavar="N", help="which checkpoint of the folder (the newest)")
+    restore.set_defaults(command=_restore)
+
+    verify = commands.add_parser("verify", help="check every byte of a checkpoint, or all of a live store's index")
+    verify.add_argument("what", help="a folder, or the name of a store")
+    verify.set_defaults(command=_verify)
 
     formats = ("parquet", "arrow", "arrow-stream", "numpy", "minari", "rllib", "tensordict")
     export = commands.add_parser(
@@ -186,6 +203,24 @@ def _trace(args: argparse.Namespace) -> int:
     found = trace.write(args.name, args.out, args.seconds)
     print(f"{found.spans:,} spans of {found.seconds:.1f} s in {args.out}: open it in ui.perfetto.dev or chrome://tracing")
     return 0
+
+
+def _checkpoint(args: argparse.Namespace) -> int:
+    from conduit.checkpoints import commands
+
+    return commands.checkpoint(args.name, args.folder, args.keep)
+
+
+def _restore(args: argparse.Namespace) -> int:
+    from conduit.checkpoints import commands
+
+    return commands.restore(args.folder, args.name, args.host_memory, args.number)
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from conduit.checkpoints import commands
+
+    return commands.verify_any(args.what)
 
 
 def _export(args: argparse.Namespace) -> int:

@@ -42,7 +42,8 @@ class Relabelling:
         """Put the new rewards into a batch that was just drawn.
 
         Raises:
-            ConfigError: the function did not return one number a step. And what the function raises.
+            ConfigError: the function did not return one number a step. And what the function raises. The batch then
+                counts as drawn.
         """
         self.prepare()
         window = self._window

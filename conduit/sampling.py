@@ -67,7 +67,7 @@ class Reader:
                     chosen = self._stream
                 else:
                     chosen = _OWN_STREAMS | whole_number("stream", stream, 0, (1 << 31) - 1)
-                batch = self._batches.get(chosen, 0)
+                batch = self._next(chosen)
                 self._batches[chosen] = batch + 1
             staging: native.Staging | None = None
             try:
@@ -98,12 +98,15 @@ class Reader:
 
     def reserve(self, stream: int | None) -> tuple[int, int]:
         """Return the core's number of a stream, a new one if None, and of the first batch to draw from it."""
-        if stream is None:
-            return self._native.next_stream(), 0
-        chosen = _OWN_STREAMS | stream
         with self._lock:
             self._forget_parent()
-            return chosen, self._batches.get(chosen, 0)
+            chosen = self._native.next_stream() if stream is None else _OWN_STREAMS | stream
+            return chosen, self._next(chosen)
+
+    def _next(self, stream: int) -> int:
+        """The number of the next batch; of a stream that is new here 0, or where a restored one goes on."""
+        batch = self._batches.get(stream)
+        return self._native.stream_first(self.view.index, stream) if batch is None else batch
 
     def advance(self, stream: int, batch: int) -> None:
         """The next batch of `stream`, if nobody is further."""

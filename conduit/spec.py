@@ -97,6 +97,14 @@ class TableSpec:
             )
         if not view.episodic:
             return
+        window = view.window
+        if isinstance(window, windows.Sequence) and window.strict:
+            steps = window.burn_in + window.length
+            if steps > self.max_size:
+                raise ConfigError(
+                    f"window {window} needs {steps:,} steps of an episode that are all live, and table {self.name!r} "
+                    f"holds {self.max_size:,}: nothing could ever be drawn. Raise max_size, or use shorter sequences"
+                )
         if not self.schema.is_episodic:
             raise ConfigError(
                 f"window {view.window} follows episodes, which needs the columns obs, reward, terminated and "

@@ -25,13 +25,27 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _SMALLEST = np.float32(1e-45)
 
 
+def _array(what: str, given: Any) -> Array:
+    """Return what a caller gave as an array; a tensor may be on a device and carry a gradient.
+
+    Raises:
+        ShapeMismatch: lists of different lengths.
+    """
+    if type(given) is not np.ndarray and hasattr(given, "detach"):
+        given = given.detach().cpu()
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise ShapeMismatch(f"{what} are no array ({error}): give one number a row") from error
+
+
 def as_keys(keys: Any) -> npt.NDArray[np.uint64]:
     """Return keys as a contiguous uint64 array (n,).
 
     Raises:
         DtypeMismatch: not integers. ShapeMismatch: not one-dimensional.
     """
-    array = np.asarray(keys)
+    array = _array("keys", keys)
     if array.dtype != np.uint64:
         if array.size == 0:
             array = array.astype(np.uint64)
@@ -50,9 +64,7 @@ def as_priorities(priorities: Any, n: int) -> npt.NDArray[np.float32]:
     Raises:
         ShapeMismatch: not n of them. PriorityError: NaN, infinite, negative, or beyond float32.
     """
-    if type(priorities) is not np.ndarray and hasattr(priorities, "detach"):  # a tensor may carry a gradient
-        priorities = priorities.detach().cpu()
-    given = np.asarray(priorities)
+    given = _array("priorities", priorities)
     if given.dtype.kind not in "fiu":
         raise PriorityError(f"priorities are {given.dtype}: give floats")
     if given.shape != (n,):
@@ -80,16 +92,12 @@ def as_sequence_priorities(priorities: Any, mask: Any, n: int, eta: float) -> np
     Raises:
         ShapeMismatch: other shapes. PriorityError: NaN, infinite or negative within the mask.
     """
-    if type(priorities) is not np.ndarray and hasattr(priorities, "detach"):  # a tensor may carry a gradient
-        priorities = priorities.detach().cpu()
-    given = np.asarray(priorities)
+    given = _array("priorities", priorities)
     if given.ndim != 2 or len(given) != n or given.shape[1] == 0:
         raise ShapeMismatch(f"priorities have shape {given.shape}, {n} sequences need shape ({n}, steps)")
     if given.dtype.kind not in "fiu":
         raise PriorityError(f"priorities are {given.dtype}: give floats")
-    if mask is not None and hasattr(mask, "detach"):
-        mask = mask.detach().cpu()
-    valid = np.ones(given.shape, bool) if mask is None else np.asarray(mask)
+    valid = np.ones(given.shape, bool) if mask is None else _array("mask", mask)
     if valid.dtype != np.bool_ or valid.shape != given.shape:
         raise ShapeMismatch(f"mask is {valid.dtype} of shape {valid.shape}: give bool {given.shape}, as the priorities")
     bad = valid & ~((given >= 0) & np.isfinite(given))

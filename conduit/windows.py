@@ -159,7 +159,8 @@ class Hindsight:
     step, zeros behind the last.
 
     Raises:
-        ConfigError: an unknown strategy, ratio not in [0, 1], a reward that is neither, n or gamma not allowed.
+        ConfigError: an unknown strategy, ratio not in [0, 1], a reward that is neither, goal or achieved no name, n or
+            gamma not allowed.
     """
 
     reward: Callable[[Any, Any], Any] | str
@@ -175,6 +176,9 @@ class Hindsight:
         put(self, "reward", references.name_of(self.reward))
         if self.strategy not in ("future", "final", "episode"):
             raise ConfigError(f"strategy is {self.strategy!r}: give 'future', 'final' or 'episode'")
+        for what in ("goal", "achieved"):
+            if not isinstance(getattr(self, what), str):
+                raise ConfigError(f"{what} is {getattr(self, what)!r}: give the name of a column, as 'obs/{what}'")
         put(self, "ratio", real_number("ratio", self.ratio, 0.0, 1.0))
         put(self, "n", whole_number("n", self.n, 1, 1024))
         put(self, "gamma", real_number("gamma", self.gamma, 0.0, 1.0))

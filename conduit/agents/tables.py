@@ -24,6 +24,8 @@ def create(store: Store, name: str, schemas: Mapping[str, Schema], max_size: int
         ConfigError: no schema, or one without episode roles. And what `Store.create_table` raises; tables created
             before the one that failed stay.
     """
+    if not isinstance(schemas, Mapping) or not all(isinstance(schema, Schema) for schema in schemas.values()):
+        raise ConfigError(f"schemas are {schemas!r}: give a mapping of policies to schemas")
     if not schemas:
         raise ConfigError("agents.create() got no schemas: give one for each policy")
     for policy, schema in schemas.items():

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,8 @@ class Frame:
     """Which columns of an Arrow table are a table's own and which say how rows belong together.
 
     `episode` and `step`: the names of those two columns, where there are any.
-    `own`: written by `table.export`, which leaves out final observations that nobody has.
+    `own`: written by `table.export`, which leaves out final observations that nobody has. `export`: which export, where
+    that is known: episode numbers of another one are of other episodes.
     """
 
     schema: Schema
@@ -49,12 +51,13 @@ class Frame:
     step: str | None = None
     prioritized: bool = False
     own: bool = False
+    export: str | None = None
 
     @classmethod
     def of_table(cls, spec: TableSpec) -> Frame:
         """Return the frame of a table's rows."""
         episode, step = (_free(name, spec.schema) if spec.episodic else None for name in ("episode", "step"))
-        return cls(spec.schema, episode, step, prioritized=spec.prioritized, own=True)
+        return cls(spec.schema, episode, step, prioritized=spec.prioritized, own=True, export=uuid4().hex)
 
     @classmethod
     def of_arrow(cls, schema: pa.Schema, wanted: Schema | None, path: object, rename: Mapping[str, str]) -> Frame:
@@ -78,7 +81,7 @@ class Frame:
             if lacking:
                 raise MissingColumn(f"{path} lacks {', '.join(lacking)}, which its own metadata names. Write it again")
             episode, step = (name if name in names else None for name in (told.episode, told.step))
-            return cls(told.schema, episode, step, prioritized=PRIORITY in names, own=True)
+            return cls(told.schema, episode, step, prioritized=PRIORITY in names, own=True, export=told.export)
         if wanted is not None:
             lacking = [name for name in wanted.names if name not in names]
             if lacking:
@@ -91,7 +94,8 @@ class Frame:
             kept = _found(schema)
         taken = set(kept.names)
         episode, step = (name if name in names and name not in taken else None for name in ("episode", "step"))
-        return cls(kept, episode, step, prioritized=PRIORITY in names, own=told is not None)
+        export = None if told is None else told.export
+        return cls(kept, episode, step, prioritized=PRIORITY in names, own=told is not None, export=export)
 
     def _renamed(self, rename: Mapping[str, str]) -> Frame:
         columns = tuple(replace(column, name=rename.get(column.name, column.name)) for column in self.schema)
@@ -126,6 +130,7 @@ class Frame:
             "schema": json.loads(self.schema.to_json()),
             "episode": self.episode,
             "step": self.step,
+            "export": self.export,
         }
         return pa.schema(fields, {_METADATA: json.dumps(told).encode()})
 
@@ -152,10 +157,10 @@ def _told(schema: pa.Schema, path: object) -> Frame | None:
             raise ExchangeError(
                 f"{path} is of version {fields['version']} of this format, known is {_VERSION}. Use a newer conduit-edp"
             )
-        links = [fields[what] for what in ("episode", "step")]
+        links = [fields[what] for what in ("episode", "step", "export")]
         if not all(name is None or isinstance(name, str) for name in links):
             raise TypeError(f"links {links}")
-        return Frame(Schema.from_json(json.dumps(fields["schema"])), *links)
+        return Frame(Schema.from_json(json.dumps(fields["schema"])), links[0], links[1], export=links[2])
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, ExchangeError):
             raise

@@ -182,6 +182,8 @@ class Inflow(Closing):
         starts = begin + np.array([0, *(np.flatnonzero(changes[begin:]) + 1)])
         for first, end in zip(starts.tolist(), [*starts[1:].tolist(), n], strict=True):
             number = 0 if episode is None else int(episode[first])
+            if number in self._open and step is not None and step[first] == 0:
+                self._unfinished.append(self._open.pop(number)[0])  # of another export, with numbers of its own
             if number not in self._open and not self._free:
                 return chains[begin:first], first
             chain, last = self._open.pop(number, (-1, -1))

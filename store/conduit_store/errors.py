@@ -14,6 +14,10 @@ __all__ = [
     "AttachRefused",
     "AttachTimeout",
     "CapacityError",
+    "CheckpointBusy",
+    "CheckpointDamaged",
+    "CheckpointError",
+    "CheckpointNotFound",
     "ConduitError",
     "ConfigError",
     "DtypeMismatch",
@@ -137,6 +141,22 @@ class QueueEnded(ConduitError, EOFError):
 
 class StalePolicy(ConduitError, ValueError):
     """Rows of a policy that the learner has left behind by more than the queue allows. Nothing was appended."""
+
+
+class CheckpointError(ConduitError, RuntimeError):
+    """A checkpoint could not be taken or restored. Those that were there before are as they were."""
+
+
+class CheckpointBusy(CheckpointError):
+    """Another checkpoint of the store, or into the folder, is being taken."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """A file of a checkpoint is not what was written, or is not there; names it."""
+
+
+class CheckpointNotFound(CheckpointError, FileNotFoundError):
+    """There is no checkpoint in the folder."""
 
 
 class StoreNotFound(ConduitError, FileNotFoundError):

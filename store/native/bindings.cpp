@@ -396,6 +396,7 @@ class PySampler : public Handle<Sampler> {
       nb::gil_scoped_release release;
       if (sampler->sample(n, staging->data(), stream, batch, &state, &held) != SampleStatus::ok) return false;
       held.delivered();
+      sampler->table().delivered(sampler->plan().view, stream, batch + 1);
       return true;
     };
     if (attempt()) return {staging, std::nullopt};
@@ -446,6 +447,7 @@ class PyLoader : public Handle<Loader> {
       if (slice == 0 && !first) break;
       nb::gil_scoped_release release;
       if (loader->next(began, slice, &batch, &discarded)) {
+        loader->table().delivered(loader->plan().view, loader->settings().stream, batch.number + 1);
         nb::gil_scoped_acquire acquire;
         return {std::move(batch.staging), batch.token, std::move(discarded), batch.number + 1, std::nullopt};
       }
@@ -539,7 +541,7 @@ void translate(const std::exception_ptr& p, void*) {
   } catch (const Error& e) {
     static constexpr const char* kClasses[] = {"StoreClosed", "ForkedHandle", "LayoutMismatch", "OutOfHostMemory", "LockTimeout", "ConfigError",
                                                "ReadOnlyStore", "StaleKey", "NameTaken", "CapacityError", "UnsupportedPlatform", "LeaseExpired", "QueueEnded",
-                                               "StalePolicy"};
+                                               "StalePolicy", "CheckpointBusy", "CheckpointDamaged"};
     nb::object type = nb::module_::import_("conduit_store.errors").attr(kClasses[static_cast<int>(e.code)]);
     PyErr_SetString(type.ptr(), e.what());
   }
@@ -561,6 +563,7 @@ PyType_Slot staging_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(staging
 }  // namespace conduit
 
 #include "queue_bindings.hpp"
+#include "checkpoint_bindings.hpp"
 
 namespace conduit {
 
@@ -666,6 +669,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_prop_ro("forks", [](PyAttachment& a) { return a.get()->forks(); })
       .def_prop_ro("writable", [](PyAttachment& a) { return a.get()->segments().writable(); })
       .def_prop_ro("name", [](PyAttachment& a) { return a.store(); })
+      .def_prop_ro("created_ns", [](PyAttachment& a) { return a.get()->segments().header().created_ns; })
       .def("tables", &PyAttachment::tables)
       .def("processes", &PyAttachment::processes)
       // (began ns, duration ns, stage, behind, process slot, thread, table, rows), oldest first
@@ -699,6 +703,8 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   nb::class_<PyTable> table_class(m, "Table");
   bind_queue_table(table_class);
   bind_queues(m);
+  bind_saved_table(table_class);
+  bind_checkpoints(m);
   table_class
       .def(nb::init<const PyAttachment&, std::uint32_t>(), "attachment"_a, "index"_a)
       .def("close", &PyTable::release)

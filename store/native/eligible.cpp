@@ -32,9 +32,17 @@ std::uint32_t TableCore::before(std::uint32_t slot) const {
   return linked(p, blocks_[block_of(slot)].birth) ? p : kNoRow;
 }
 
+// Whether the `n` rows right before in the block are the row's predecessors, and live. False where runs are not counted.
+bool TableCore::in_run(std::uint32_t slot, std::uint32_t n) const {
+  if (runs_ == nullptr || run(slot) < n) return false;
+  const std::uint32_t b = block_of(slot);
+  return slot - n >= b * t_.rows_per_block + blocks_[b].evicted.load(std::memory_order_relaxed);
+}
+
 // The row `n` steps before, kNoRow if it is not there.
 std::uint32_t TableCore::before(std::uint32_t slot, std::uint32_t n) const {
   while (n > 0 && slot != kNoRow) {
+    if (in_run(slot, n)) return slot - n;
     // Within one block a predecessor is live if it has not been evicted: most steps cost a load and two comparisons.
     const std::uint32_t b = block_of(slot), base = b * t_.rows_per_block;
     const std::uint32_t live = blocks_[b].evicted.load(std::memory_order_relaxed);
@@ -47,8 +55,15 @@ std::uint32_t TableCore::before(std::uint32_t slot, std::uint32_t n) const {
   return slot;
 }
 
+// What runs_ says of a row whose predecessor is `p`.
+std::uint8_t TableCore::run_to(std::uint32_t slot, std::uint32_t p) const {
+  const bool adjacent = p != kNoRow && p + 1 == slot && block_of(p) == block_of(slot);
+  return adjacent ? static_cast<std::uint8_t>(std::min<std::uint32_t>(run(p) + 1u, 255)) : 0;
+}
+
 void TableCore::link(std::uint32_t slot) {
   const std::uint32_t p = before(slot);
+  if (runs_ != nullptr) std::atomic_ref(runs_[slot]).store(run_to(slot, p), std::memory_order_relaxed);
   if (p == kNoRow) return;
   std::atomic_ref(next_[p]).store(slot, std::memory_order_relaxed);
   FAILPOINT(fold_row_linked);
@@ -56,6 +71,7 @@ void TableCore::link(std::uint32_t slot) {
 
 bool TableCore::begins(const View& view, std::uint32_t slot) const {
   if ((flag(slot) & kFinal) != 0 || used_up(slot) || (view.period > 1 && step(slot) % view.period != 0)) return false;
+  if (in_run(slot, view.steps_before)) return true;
   for (std::uint32_t n = 0; n < view.steps_before; ++n) {
     if ((flag(slot) & kFirst) != 0) return (view.rules & kStrict) == 0;
     if ((slot = before(slot)) == kNoRow) return false;

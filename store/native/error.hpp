@@ -8,7 +8,8 @@
 
 namespace conduit {
 
-enum class ErrorCode { closed, forked, layout, memory, lock_timeout, config, read_only, stale, name_taken, busy, platform, lease_expired, queue_ended, stale_policy };
+enum class ErrorCode { closed, forked, layout, memory, lock_timeout, config, read_only, stale, name_taken, busy, platform, lease_expired, queue_ended, stale_policy,
+                       checkpoint_busy, damaged };
 
 struct Error : std::runtime_error {
   ErrorCode code;

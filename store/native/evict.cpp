@@ -143,19 +143,28 @@ void TableCore::retire(std::uint32_t b) {
   }
 }
 
-// Seals the open blocks of processes that are gone, at what they had published.
-void TableCore::seal_dead() {
+// Seals the open blocks of processes that are gone, at what they had published; when room is short (`pressed`) also those that
+// a restored table keeps for new writers.
+void TableCore::seal_dead(bool pressed) {
   for (std::uint32_t i = 0; i < (slots() ? t_.active_count : t_.n_blocks); ++i) {
     const std::uint32_t b = slots() ? active_[i] : i;  // single rows are sealed as they are published
     Block& block = blocks_[b];
     if (block.state.load(std::memory_order_relaxed) != kOpen) continue;
     // Not kReleased: a writer that died between two blocks has released all of them, and its chains still want finishing.
-    if ((block.pub.load(std::memory_order_acquire) & kCut) != 0 || process_->alive(block.owner, block.owner_claim)) continue;
+    const std::uint64_t pub = block.pub.load(std::memory_order_acquire);
+    if ((pub & kCut) != 0 || process_->alive(block.owner, block.owner_claim)) continue;
+    if ((pub & (kSealed | kReleased)) == kReleased && !pressed) continue;
     block.pub.fetch_or(kSealed | kReleased | kCut, std::memory_order_acq_rel);
     FAILPOINT(open_sealed_dead);
     // A block that was force-sealed earlier may already have left the active list without its chains being finished.
     if (std::find(active_, active_ + t_.active_count, b) == active_ + t_.active_count && t_.links != 0) finish_chains_of(block.writer);
   }
+}
+
+// Whether a checkpoint that is being written holds any block: those born in its range stay (held_born).
+bool TableCore::held_for_checkpoint() const {
+  // acquire: the holder's last read of a block comes before `low` passes it
+  return t_.hold.low.load(std::memory_order_acquire) <= t_.hold.high && process_->alive(t_.hold.process, t_.hold.claim);
 }
 
 bool TableCore::pinned(std::uint32_t b, std::uint32_t* pid) const {
@@ -217,6 +226,7 @@ bool TableCore::reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stall
   *stalled = std::move(seen);
   *holders = {};
   bool freed = false;
+  const bool saving = t_.retired.first != kNoRow && held_for_checkpoint();
   for (std::uint32_t b = t_.retired.first, after; b != kNoRow; b = after) {
     Block& block = blocks_[b];
     after = links_.after(b);
@@ -228,6 +238,9 @@ bool TableCore::reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stall
       ++holders->read;
       holders->process = reader_pid;
       if (slots()) break;  // nor do those that were retired later come free
+    } else if (saving && held_born(block.birth)) {
+      ++holders->read;
+      holders->process = segments.process(t_.hold.process).pid.load(std::memory_order_relaxed);
     } else if (pinned(b, &pid)) {
       ++holders->pinned;
       holders->process = pid;
@@ -271,9 +284,10 @@ void TableCore::give(std::uint32_t b, std::uint64_t writer) {
 // hands of a live writer or pinned: the table must not be drained for nothing.
 bool TableCore::eviction_frees() const {
   bool frees = false;
+  const bool saving = held_for_checkpoint();
   each_open_block(false, [&](std::uint32_t b) {
     std::uint32_t pid;
-    frees = (blocks_[b].pub.load(std::memory_order_acquire) & kReleased) != 0 && !pinned(b, &pid);
+    frees = (blocks_[b].pub.load(std::memory_order_acquire) & kReleased) != 0 && !(saving && held_born(blocks_[b].birth)) && !pinned(b, &pid);
     return !frees;
   });
   return frees;
@@ -286,7 +300,7 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders,
   std::uint32_t b = t_.free.first;
   if (b == kNoRow && reclaim(holders, stalled)) b = t_.free.first;
   if (b == kNoRow) {
-    seal_dead();
+    seal_dead(true);
     fold();
     retire_all_empty();
     if (reclaim(holders, stalled)) b = t_.free.first;
@@ -299,6 +313,11 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders,
   while (b == kNoRow && holders->read == 0 && t_.open.first != kNoRow && eviction_frees()) {
     const std::uint32_t next = slots() ? victim() : kNoRow;
     const std::uint32_t head = next != kNoRow ? next : t_.open.first;
+    if (held_for_checkpoint() && held_born(blocks_[head].birth)) {  // it is about to be written: that is waited for
+      ++holders->read;
+      holders->process = process_->segments().process(t_.hold.process).pid.load(std::memory_order_relaxed);
+      break;
+    }
     if (std::uint32_t pid; pinned(head, &pid)) {
       ++holders->pinned;
       holders->process = pid;

@@ -16,19 +16,21 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 9;
+inline constexpr std::uint32_t kLayoutVersion = 10;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
 inline constexpr std::uint32_t kTreeLevels = 10;         // 8^10 > 2^28 leaves
 inline constexpr std::uint32_t kMaxViews = 4;            // windows that one table may be sampled with
 inline constexpr std::uint32_t kJournalEntries = 4096;
+inline constexpr std::uint32_t kLongWindow = 8;          // rows from which on it pays to count runs
 inline constexpr std::uint32_t kPublications = 3;      // blocks that one append may publish into together
 inline constexpr std::uint32_t kNoRow = 0xffffffffu;
 inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
 inline constexpr std::uint32_t kSpans = 32'768;
 inline constexpr std::uint32_t kGroups = 8;       // consumer groups of one queue
 inline constexpr std::uint32_t kLeases = 4096;    // deliveries of one queue that are out at a time
+inline constexpr std::uint32_t kStreams = 512;    // random streams of one table whose delivered batches are counted
 
 // Row key: 36-bit generation of the block above a 28-bit slot. Slot = block * rows_per_block + row.
 inline constexpr unsigned kSlotBits = 28;
@@ -82,6 +84,7 @@ struct alignas(64) Header {
   std::atomic<std::uint32_t> ready;           // 1 once the creator has finished
   char name[kNameBytes];
   std::uint64_t created_ns;
+  std::atomic<std::uint64_t> checkpoint;       // (process slot + 1) << 32 | claim of whoever takes one; void when that one is dead
   SharedMutex directory;                       // guards creation of tables
   alignas(64) std::atomic<std::uint64_t> epoch;  // starts at 1; bumped by each retirement
 };
@@ -94,7 +97,9 @@ struct alignas(64) Header {
 // `state` and everything below it is changed only under the table's index lock:
 //   FREE -> OPEN (given to a writer) -> RETIRED (sealed, every row folded and evicted) -> FREE
 // RETIRED becomes FREE only when (1) the owner can no longer write: kReleased is set or the owner is dead,
-// (2) no reader epoch <= retired_epoch is active, (3) no pin names the block.
+// (2) no reader epoch <= retired_epoch is active, (3) no pin names the block, (4) no checkpoint holds it.
+// An OPEN block that is kReleased and not kSealed was restored from a checkpoint that caught its writer at work: the next
+// new writer takes it over, or, when room is short, it is sealed.
 // Owners publish into several blocks at once under the index lock, which whoever seals holds as well: all or nothing.
 // Crash: an OPEN block whose owner is dead is sealed at its published count by whoever notices.
 struct alignas(64) Block {
@@ -269,6 +274,22 @@ struct Victim {
   std::uint32_t slot;
 };
 
+// Blocks that a checkpoint has cut and not written yet: those born within [low, high] are not reclaimed while that process
+// lives. `low` rises without the lock as blocks are written, the rest is changed under it. low > high: none.
+// Crash of the holder: void.
+struct Hold {
+  std::uint32_t process, claim;
+  std::atomic<std::uint64_t> low;
+  std::uint64_t high;
+};
+
+// How many batches of one random stream and view have been delivered, for checkpoints; `first` is where a restored stream goes
+// on. An entry is taken once, by CAS on `name`, and never given back. Crash: a batch that was delivered is not counted.
+struct StreamCount {
+  std::atomic<std::uint64_t> name;  // (view + 1) << 32 | stream; 0 = free
+  std::atomic<std::uint64_t> first, delivered;
+};
+
 // A table. Immutable after creation unless marked; offsets are from the control segment's start.
 struct alignas(64) Table {
   char name[kNameBytes];
@@ -279,6 +300,8 @@ struct alignas(64) Table {
   std::uint64_t prev_offset;      // uint32[slots], 0 when the table keeps no links
   std::uint64_t next_offset;      // uint32[slots]
   std::uint64_t steps_offset;     // uint32[slots]: the row's number in its episode, from 0; 0 where no view has a period
+  std::uint64_t runs_offset;      // uint8[slots], by the folder: how many of the rows right before it in its block precede it in
+                                  // its episode, one after the other, 255 at most; 0 where no view has long windows
   std::uint64_t level_size[kTreeLevels];    // of the sum tree of each view
   std::uint64_t extreme_size[kTreeLevels];  // of the tree of extremes of each prioritized view
   std::uint64_t active_offset;    // uint32[n_blocks]: blocks that may still have rows to fold
@@ -312,6 +335,7 @@ struct alignas(64) Table {
   std::uint64_t order_head, order_tail;  // of a queue's ring, in which a block is found by its birth
   std::uint64_t births;
   std::uint64_t live_steps;       // folded, and neither evicted nor used up
+  Hold hold;
   std::atomic<std::uint32_t> publications_used;  // entries valid; 0 when no append is half published
   Publication publications[kPublications];
   alignas(64) std::atomic<std::uint32_t> journal_used;  // entries valid; 0 when the tree is consistent
@@ -324,6 +348,8 @@ struct alignas(64) Table {
   alignas(64) std::atomic<std::uint32_t> inserts_waiting, inserts_signal;  // writers, for the limiter
   std::atomic<std::uint64_t> streams;                                  // random streams handed out
   std::atomic<std::uint64_t> writers;                                  // writers numbered so far
+  std::atomic<std::uint32_t> left_open;                                // a hint: 0 when no block waits for another writer
+  StreamCount stream_counts[kStreams];
   Counters counters;
 };
 

@@ -120,7 +120,7 @@ Admission QueueIndex::reserve_locked(std::uint32_t n, const std::int64_t* versio
   const auto short_of = [&] { return t_.free.count < blocks; };
   if (short_of()) table_.reclaim(holders, stalled);
   if (short_of()) {
-    table_.seal_dead();
+    table_.seal_dead(true);
     retire_done();
     table_.reclaim(holders, stalled);
   }

@@ -80,6 +80,7 @@ class QueueIndex {
   void opened(std::uint32_t b);
   std::uint32_t unacknowledged(std::uint32_t b) const;
   void recover();
+  void restore(const SavedTable& saved);  // before `recover`
   void retire_done();
   void clear();
   std::vector<std::string> verify() const;
@@ -132,6 +133,8 @@ class QueueIndex {
   Admission publish_locked(const std::vector<Placed>& pieces, std::uint32_t n, const std::int64_t* versions, bool* dropped);
   void complete_publications();
   void settle(std::uint32_t b);
+
+  friend class Cut;
 
   TableCore& table_;
   Table& t_;

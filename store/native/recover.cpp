@@ -180,6 +180,7 @@ std::vector<std::string> TableCore::verify() {
     expect(!is_open || steps == block.live, "block " + std::to_string(b) + ": live steps " + std::to_string(block.live) + ", recount " + std::to_string(steps));
     for (std::uint32_t row = 0; row < t_.rows_per_block; ++row) {
       const bool in = is_open && row >= first && row < last && !used_up(base + row);
+      if (in && runs_ != nullptr && row > first) expect(run(base + row) == run_to(base + row, prev(base + row)), "slot " + std::to_string(base + row) + ": its run is counted wrong");
       for (std::uint32_t v = 0; v < n_views(); ++v) {
         const char* what = wrong_in_view(views_[v], base + row, in);
         if (what != nullptr) expect(false, "slot " + std::to_string(base + row) + ", view " + std::to_string(v) + ": " + what);

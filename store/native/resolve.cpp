@@ -57,6 +57,11 @@ void Sampler::resolve(std::uint32_t n, const std::uint32_t* slots) {
 // What the walk of a sequence will most likely read.
 void Sampler::prefetch_links(std::uint32_t slot) const {
   const std::uint32_t before = std::min(std::min(plan_.before, kLinks), slot), steps = std::min(plan_.steps, kLinks);
+  if (table_->runs_ != nullptr) {
+    __builtin_prefetch(&table_->runs_[slot]);
+    __builtin_prefetch(&table_->runs_[slot + steps]);
+    return;
+  }
   for (std::uint32_t k = 0; k <= before; k += 16) __builtin_prefetch(&table_->prev_[slot - k]);
   for (std::uint32_t k = 0; k <= steps; k += 16) __builtin_prefetch(&table_->next_[slot + k]);
   for (std::uint32_t k = 0; k <= before + steps; k += 64) __builtin_prefetch(&table_->flags_[slot - before + k]);
@@ -109,7 +114,7 @@ void Sampler::resolve_sequence(std::uint32_t i, std::uint32_t slot, std::uint32_
   if (steps.n < plan_.steps) sequence_runs_.push_back({nullptr, 0, plan_.steps - steps.n});
   firsts_[i] = locate(found_.front().first);
   rows_[n + i] = locate(steps.after);
-  windows_[i] = {steps.n, before, table_->flag(steps.last), 0.0f, 0.0};
+  windows_[i] = {steps.n, before, ends_ ? table_->flag(steps.last) : std::uint8_t{0}, 0.0f, 0.0};
 }
 
 // The last rows of its episode up to `slot`, as many as a stack has.

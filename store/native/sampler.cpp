@@ -33,7 +33,7 @@ void importance_weights(const double* probabilities, std::uint32_t n, double bet
 Sampler::Sampler(std::shared_ptr<TableCore> table, Plan plan)
     : table_(std::move(table)), plan_(std::move(plan)), walk_(*table_), sequences_(plan_.has(Source::sequence) || plan_.has(Source::mask)),
       stacks_(plan_.has(Source::stack)), next_stacks_(plan_.has(Source::next_stack)), after_(plan_.has(Source::after)),
-      goals_(plan_.hindsight != Hindsight::none) {}
+      goals_(plan_.hindsight != Hindsight::none), ends_(plan_.has(Source::terminated) || plan_.has(Source::truncated)) {}
 
 SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state, Reservation* held) {
   TableCore& t = *table_;

@@ -98,7 +98,7 @@ class Sampler {
   std::shared_ptr<TableCore> table_;
   Plan plan_;
   Walk walk_;
-  bool sequences_, stacks_, next_stacks_, after_, goals_;  // what the plan has
+  bool sequences_, stacks_, next_stacks_, after_, goals_, ends_;  // what the plan has
   std::vector<Window> windows_;
   std::vector<Cursor> rows_;       // of each drawn row, then of each successor
   std::vector<Cursor> firsts_;     // of each window's first row

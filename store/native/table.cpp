@@ -40,6 +40,10 @@ void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t a
   t.next_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
   const bool periods = std::any_of(spec.views.begin(), spec.views.end(), [](const ViewSpec& view) { return view.period > 1; });
   t.steps_offset = periods ? take(slots * sizeof(std::uint32_t)) : 0;
+  const bool long_windows = std::any_of(spec.views.begin(), spec.views.end(), [](const ViewSpec& view) {
+    return view.steps_after >= kLongWindow || (view.steps_before >= kLongWindow && view.steps_before != kWholePast);
+  });
+  t.runs_offset = spec.links && long_windows ? take(slots) : 0;
   t.levels = SumTree::plan(slots, t.level_size);  // of each view: a queue has none
   t.extreme_levels = ExtremeTree::plan(slots, t.extreme_size);
   for (std::size_t v = 0; v < spec.views.size(); ++v) {
@@ -233,6 +237,7 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   prev_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.prev_offset) : nullptr;
   next_ = t_.links != 0 ? s.control_at<std::uint32_t>(t_.next_offset) : nullptr;
   steps_ = t_.steps_offset != 0 ? s.control_at<std::uint32_t>(t_.steps_offset) : nullptr;
+  runs_ = t_.runs_offset != 0 ? s.control_at<std::uint8_t>(t_.runs_offset) : nullptr;
   uses_ = t_.uses_offset != 0 ? s.control_at<std::uint32_t>(t_.uses_offset) : nullptr;
   tallies_ = t_.tallies_offset != 0 ? s.control_at<Tally>(t_.tallies_offset) : nullptr;
   active_ = s.control_at<std::uint32_t>(t_.active_offset);
@@ -384,7 +389,7 @@ TableInfo TableCore::info(std::uint32_t v) {
     info.blocks_free += state == kFree;
     info.blocks_retired += state == kRetired;
     info.blocks_pinned += !slots() && pinned(b, &pid);
-    info.open_writers += state == kOpen && (blocks_[b].pub.load() & kSealed) == 0;
+    info.open_writers += state == kOpen && (blocks_[b].pub.load() & (kSealed | kReleased)) == 0;
   }
   for (std::uint32_t slot = 0; slot < t_.n_blocks * t_.rows_per_block; ++slot) info.ready_rows += v < n_views() && views_[v].ready(slot);
   return info;

@@ -3,7 +3,7 @@
 // Ground truth, from which `recover` rebuilds all else: each block's `pub`, `state`, `generation`, `birth`, `folded`,
 // `evicted`; a half-done joint publication; each row's written flags, `prev`, step number, raw priorities and count of uses;
 // settings; tallies; of a queue what queue.hpp says. Derived: `next`, readiness, leaves, sums, extremes (of each view, see
-// view.hpp), active list, lists of blocks, victims, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
+// view.hpp), counts of runs, active list, lists of blocks, victims, counts of steps. "Folding" takes published rows into the index; whoever draws next does it.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,7 @@
 namespace conduit {
 
 class QueueIndex;
+struct SavedTable;
 
 struct QueueSpec {
   std::uint32_t groups = 0;         // consumer groups; 0 = an ordinary table
@@ -139,6 +140,11 @@ class TableCore {
   // has been sealed.
   bool publish_together(const Publication* publications, std::uint32_t n);
   void clear();
+  // Blocks that a restored table was left with, all of one writer that is gone, become this process's: the first to append
+  // to, the others empty. `writer`: that writer's number. None: `blocks` stays empty.
+  void take_over(std::uint64_t* writer, std::vector<std::uint32_t>* blocks);
+  // Puts back what a checkpoint says of an empty table whose blocks hold the rows already. Throws config where that cannot be.
+  void restore(const SavedTable& saved);
   // The same where a limiter says how many go in: see Insert. `state` is filled in unless there are only final observations.
   Insert publish_limited(const Publication* publications, std::uint32_t n, std::uint32_t rows, const std::uint8_t* flags, bool whole, LimiterState* state);
   std::uint64_t insert_room(std::uint64_t steps, LimiterState* state);  // how many of so many steps the limiter lets in now
@@ -164,6 +170,9 @@ class TableCore {
   void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* live, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);
 
   // --- no lock ---
+  // Batches of a random stream, see StreamCount: where it goes on, that one more was delivered.
+  std::uint64_t stream_first(std::uint32_t view, std::uint32_t stream) const;
+  void delivered(std::uint32_t view, std::uint32_t stream, std::uint64_t next) const;
   // Blocks are single rows that leave in any order, see remove.cpp.
   bool slots() const { return t_.remover != kRemoveOldest; }
   Block& block(std::uint32_t b) const { return blocks_[b]; }
@@ -172,6 +181,7 @@ class TableCore {
   std::uint32_t prev(std::uint32_t slot) const { return std::atomic_ref(prev_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t step(std::uint32_t slot) const { return std::atomic_ref(steps_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t next(std::uint32_t slot) const { return std::atomic_ref(next_[slot]).load(std::memory_order_relaxed); }
+  std::uint8_t run(std::uint32_t slot) const { return std::atomic_ref(runs_[slot]).load(std::memory_order_relaxed); }
   ViewIndex& view(std::uint32_t v) { return views_[v]; }
   std::uint32_t n_views() const { return static_cast<std::uint32_t>(views_.size()); }
   std::uint32_t block_of(std::uint32_t slot) const {  // slot / rows_per_block, without the division
@@ -182,6 +192,7 @@ class TableCore {
   std::uint32_t* prev_;
   std::uint32_t* next_;
   std::uint32_t* steps_;
+  std::uint8_t* runs_;  // null where the table counts none
   std::uint32_t* uses_;
 
  private:
@@ -189,6 +200,8 @@ class TableCore {
   void fold_rows(std::uint32_t b, std::uint32_t from, std::uint32_t to);
   // eligible.cpp
   void link(std::uint32_t slot);
+  bool in_run(std::uint32_t slot, std::uint32_t n) const;
+  std::uint8_t run_to(std::uint32_t slot, std::uint32_t p) const;
   std::uint32_t before(std::uint32_t slot) const;
   std::uint32_t before(std::uint32_t slot, std::uint32_t n) const;
   bool begins(const View& view, std::uint32_t slot) const;
@@ -222,10 +235,15 @@ class TableCore {
   bool remove_one();
   void make_room();
   bool eviction_frees() const;
-  void seal_dead();
+  void seal_dead(bool pressed = false);
+  void check_saved(const SavedTable& saved) const;
+  void put_rows(const SavedTable& saved);
+  void restore_counts(const SavedTable& saved);
   bool reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
   void give(std::uint32_t b, std::uint64_t writer);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
+  bool held_for_checkpoint() const;
+  bool held_born(std::uint64_t birth) const { return birth >= t_.hold.low.load(std::memory_order_acquire) && birth <= t_.hold.high; }
   // Of a folded row that has not been evicted: whether it counts as live.
   bool is_step(std::uint32_t slot) const { return (flag(slot) & kFinal) == 0 && !used_up(slot); }
   std::uint32_t count_steps(std::uint32_t b, std::uint32_t from, std::uint32_t to) const;
@@ -266,6 +284,7 @@ class TableCore {
   std::vector<ViewIndex> views_;
   std::unique_ptr<QueueIndex> queue_;
   friend class QueueIndex;
+  friend class Cut;
 };
 
 // Holds the index lock; repairs the index first when the last holder died inside it.

@@ -2,10 +2,19 @@
 
 namespace conduit {
 
-// Rows of one writer and one environment lie one after the other: such runs are recognised by counting, so that a step does
-// not have to wait for the link that the one before it loaded.
+// Rows of one writer and one environment lie one after the other: mostly one count tells that all `most` steps do, and a row
+// after them (which makes them steps). Else such runs are recognised by looking at each row, so that a step does not have
+// to wait for the link that the one before it loaded.
 Steps Walk::forward(std::uint32_t slot, std::uint32_t most, bool last_step, std::vector<StepRun>& runs) const {
   const std::uint32_t rows = t_.shared().rows_per_block;
+  if (t_.runs_ != nullptr && most <= 255) {
+    const std::uint32_t b = t_.block_of(slot), after = slot + most;
+    // acquire: pairs with fold_rows; a row beyond the folded ones has the count of a former life
+    if (after < b * rows + t_.block(b).folded.load(std::memory_order_acquire) && t_.run(after) >= most) {
+      runs.push_back({slot, most});
+      return {most, after - 1, after};
+    }
+  }
   Steps found{0, slot, slot};
   for (std::uint32_t at = slot;;) {
     const std::uint32_t end = (t_.block_of(at) + 1) * rows;
@@ -33,6 +42,10 @@ Steps Walk::forward(std::uint32_t slot, std::uint32_t most, bool last_step, std:
 
 std::uint32_t Walk::backward(std::uint32_t slot, std::uint32_t most, std::vector<StepRun>& runs) {
   const std::uint32_t rows = t_.shared().rows_per_block;
+  if (t_.runs_ != nullptr && most <= t_.run(slot)) {
+    if (most > 0) runs.push_back({slot - most, most});
+    return most;
+  }
   back_.clear();
   std::uint32_t n = 0;
   for (std::uint32_t at = slot; n < most && (t_.flag(at) & kFirst) == 0;) {

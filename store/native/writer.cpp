@@ -114,9 +114,23 @@ bool Writer::reserve(std::uint32_t n) {
   return true;
 }
 
+// A restored table's blocks that were caught half full: a new writer goes on where theirs stopped, under its number, since
+// blocks tell by that whose rows they hold.
+void Writer::take_over() {
+  fresh_ = false;
+  if (table_->shared().left_open.load(std::memory_order_relaxed) == 0) return;
+  std::vector<std::uint32_t> blocks;
+  table_->take_over(&number_, &blocks);
+  if (blocks.empty()) return;
+  block_ = blocks.front();
+  count_ = static_cast<std::uint32_t>(table_->block(block_).pub.load(std::memory_order_relaxed) & kCountMask);
+  spare_.assign(blocks.begin() + 1, blocks.end());
+}
+
 std::uint32_t Writer::append(const Rows& rows) {
   check();
   const std::uint64_t began = now_ns();
+  if (fresh_) take_over();
   const bool together = rows.whole && !table_->slots() && rows.n <= 2 * table_->shared().rows_per_block;
   stopped_ = Stopped::no;
   const std::uint32_t done = table_->queue() != nullptr ? append_queued(rows) : together ? append_together(rows) : append_in_turn(rows);

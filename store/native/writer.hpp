@@ -67,6 +67,7 @@ class Writer {
   void check() const;
 
  private:
+  void take_over();
   void release_block(std::uint64_t flags);
   void tell_times();
   bool next_block();
@@ -111,6 +112,7 @@ class Writer {
   Stopped stopped_ = Stopped::no;
   LimiterState limiter_;
   bool cut_ = false;  // some chain was: there are rows to finish at the close
+  bool fresh_ = true;  // has never had a block
   bool closed_ = false;
 };
 

@@ -1,14 +1,16 @@
-"""C69: sampling hung though rows were there, for the limiter had lost count. (Its counters over a restore: not yet.)"""
+"""C69: sampling hung though rows were there, for the limiter had lost count: by itself, or over a restore."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from conduit import SampleTimeout, Store, Table, limiters
+from tests.checkpoint_support import restored
 from tests.store_support import fresh_store, plain_table
 from tests.worker import worker
 
@@ -52,4 +54,20 @@ def test_exactly_three_more_samples_and_one_insert_allows_two(elsewhere: bool) -
         table.extend({"x": np.arange(1)})
         assert (table.can_sample(2), table.can_sample(3)) == (True, False)
         assert sample_until_refused(store.name)[0] == 2
+        table.verify()
+
+
+def test_over_a_restore(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        seven_of_five(store)
+        store.checkpoint(tmp_path)
+    with fresh_store(), restored(tmp_path) as again:
+        table = again["t"]
+        info = table.info()
+        assert (info.rows, info.limiter_inserts, info.limiter_samples, info.limiter_cursor) == (5, 5, 7, 3.0)
+        done, waited = sample_until_refused(again.name)
+        assert done == 3
+        assert 1.0 <= waited < 1.5
+        table.extend({"x": np.arange(1)})
+        assert sample_until_refused(again.name)[0] == 2
         table.verify()

@@ -9,9 +9,13 @@ import time
 from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
+
 import conduit
+from conduit import checkpoints
 from conduit_store.arrow import to_numpy
-from conduit_store.errors import SampleTimeout, StaleKey
+from conduit_store.errors import CheckpointBusy, SampleTimeout, StaleKey
+from conduit_transport import names
 from tests.crash import limited, rows, writers
 from tests.crash.writers import Role
 
@@ -175,6 +179,26 @@ class Tuner(Role):
         self.hungry.reconfigure(beta=self.chance.random())
 
 
+class Saver(Role):
+    """Takes a checkpoint, checks every byte of it, and looks at the rows. The next saver goes on in the same folder."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.folder = names.runtime_dir() / "saved"
+
+    def step(self) -> None:
+        try:
+            self.store.checkpoint(self.folder)
+        except CheckpointBusy:
+            return
+        manifest = checkpoints.verify(self.folder)
+        for table in manifest.tables:
+            if table.spec["name"] in ("plain", "episodic"):
+                for part in table.parts:
+                    batch = pa.ipc.open_file(self.folder / part.file).read_all()
+                    _expect(_view_faults({name: to_numpy(name, batch.column(name)) for name in batch.schema.names}))
+
+
 class Attacher(Role):
     """Attaches a second time, looks, and closes again."""
 
@@ -211,6 +235,7 @@ ROLES: dict[str, type[Role]] = {
     "remover": Remover,
     "tuner": Tuner,
     "limited": limited.Limited,
+    "saver": Saver,
     "attacher": Attacher,
     "creator": Creator,
 }

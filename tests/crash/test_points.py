@@ -13,7 +13,7 @@ from tests.crash.stage import Stage
 
 pytestmark = pytest.mark.crash
 
-_STEPS = {"attacher": 4, "reader": 60}
+_STEPS = {"attacher": 4, "reader": 60, "saver": 3}
 _NAMES = """
 import os
 os.environ["CONDUIT_NATIVE"] = "test"

@@ -135,6 +135,8 @@ def test_tables_are_found_by_name_and_travel() -> None:
             agents.create(store, "v", {"x": PLAIN}, 10)
         with pytest.raises(ConfigError, match="no schemas"):
             agents.create(store, "v", {}, 10)
+        with pytest.raises(ConfigError, match="schemas are 5"):
+            agents.create(store, "v", 5, 10)  # type: ignore[arg-type]
 
 
 SPACES = {"x": gym.spaces.Box(-9, 9, (2,)), "y": gym.spaces.Dict({"a": gym.spaces.Discrete(50)})}

@@ -65,6 +65,7 @@ def test_priorities_that_are_no_numbers(given: Any) -> None:
         (np.array([1.0, 2.0]), DtypeMismatch, "float64"),
         (np.array([-1, 2]), DtypeMismatch, "int64"),
         (["a", "b"], DtypeMismatch, "uint64 keys of a batch"),
+        ([[1], [2, 3]], ShapeMismatch, "keys are no array"),
     ],
 )
 def test_keys_that_are_none(keys: Any, kind: type[ConduitError], said: str) -> None:

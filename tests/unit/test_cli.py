@@ -14,6 +14,7 @@ import pytest
 
 import conduit
 from conduit import cli, demo, inspection
+from conduit.checkpoints import commands
 from conduit_transport import names
 
 
@@ -173,3 +174,40 @@ def test_plain_grid_where_rich_is_not_installed(
     monkeypatch.setitem(sys.modules, "rich.console", None)
     inspection.print_grid(("store", "rows"), [("a", "1"), ("long-name", "12,345")])
     assert capsys.readouterr().out == "store        rows\na               1\nlong-name  12,345\n"
+
+
+def test_checkpoint_verify_and_restore(
+    live: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tmp_path / "saved")
+    assert cli.main(["checkpoint", live, folder]) == 0
+    assert re.match(r"checkpoint 1 of store 'live' in .*: 4 rows of 1 tables, ", one_line(capsys.readouterr().out))
+    assert cli.main(["verify", folder]) == 0
+    assert "is whole: 4 rows of 1 tables" in one_line(capsys.readouterr().out)
+    assert cli.main(["verify", live]) == 0
+    assert one_line(capsys.readouterr().out) == "store 'live' is consistent: numbers"
+
+    def look() -> None:
+        with conduit.Store.attach("again") as store:
+            assert len(store["numbers"]) == 4
+
+    monkeypatch.setattr(commands, "_until_told", look)
+    assert cli.main(["restore", folder, "again"]) == 0
+    assert one_line(capsys.readouterr().out).startswith("store 'again' holds 4 rows of 1 tables.")
+    assert cli.main(["restore", folder, live]) == 2
+    assert "conduit: " in one_line(capsys.readouterr().err)
+    part = next((tmp_path / "saved").glob("numbers-*-0000.arrow"))
+    part.write_bytes(part.read_bytes()[:-1])
+    assert cli.main(["verify", folder]) == 2
+    assert part.name in one_line(capsys.readouterr().err)
+    assert cli.main(["verify", str(tmp_path)]) == 2
+
+
+def test_an_interrupted_checkpoint_says_so_by_its_status(
+    live: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(conduit.Store, "checkpoint", interrupted)
+    assert cli.main(["checkpoint", live, str(tmp_path / "saved")]) == 130

@@ -231,6 +231,9 @@ def test_balance() -> None:
         assert sorted(np.concatenate(divided).tolist()) == list(range(256))
         sums = [int(lengths[part].sum()) for part in divided]
         assert max(sums) - min(sums) <= 4, "to a few tokens of about 500,000"
+    for bad in ([3.0, float("nan")], [1, -2]):
+        with pytest.raises(conduit.ConfigError, match=r"lengths\[1\]"):
+            conduit.balance(bad, 2)
     assert [part.tolist() for part in conduit.balance([], 2)] == [[], []]
     assert sum(len(part) for part in conduit.balance([3], 4)) == 1
     with pytest.raises(ConfigError):

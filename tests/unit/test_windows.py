@@ -241,6 +241,7 @@ def test_the_store_keeps_every_setting(window: Any) -> None:
         (lambda: windows.FrameStack(2, pad="edge"), "pad is 'edge'"),
         (lambda: windows.Hindsight(near, strategy="past"), "strategy is 'past'"),
         (lambda: windows.Hindsight(near, ratio=math.nan), "ratio is nan"),
+        (lambda: windows.Hindsight(near, goal=5), "goal is 5"),  # type: ignore[arg-type]
         (lambda: windows.Hindsight(lambda a, d: 0), "which no other process could find"),
         (lambda: windows.Hindsight("reward"), "give a function, or 'module:function'"),
         (lambda: windows.Hindsight(3), "give a function, or 'module:function'"),  # type: ignore[arg-type]
@@ -256,6 +257,7 @@ def test_arguments_that_are_refused(make: Any, message: str) -> None:
     [
         (EPISODIC, windows.Sequence(2, state=("h",)), "state of window 'default' names 'h'"),
         (EPISODIC, windows.Sequence(2, state=("obs",)), "state of window 'default' names 'obs'"),
+        (EPISODIC, windows.Sequence(8, burn_in=3, strict=True), "needs 11 steps .* holds 10"),
         (schema(x="i8"), windows.Sequence(2), "follows episodes"),
         (Schema((*EPISODIC.columns, Column("mask", np.dtype("?")))), windows.Episode(2), "column mask"),
         (EPISODIC, windows.Hindsight(near, goal="obs", achieved="action"), "must be observations"),

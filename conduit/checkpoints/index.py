@@ -1,0 +1,141 @@
+"""What is saved of blocks and rows beside the rows' own columns: its names, its dtypes, and keys.
+
+A key is 36 bits of the block's generation above 28 bits of slot (block times rows a block, plus row).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from conduit.checkpoints.manifest import Part
+from conduit.spec import TableSpec
+from conduit_store.arrays import Array
+from conduit_store.errors import CheckpointDamaged
+from conduit_store.native import native
+
+__all__ = ["BLOCK", "SLOT_BITS", "Runs", "keys_of", "load", "row_columns", "runs_of", "values_of"]
+
+SLOT_BITS = 28
+# One block, as the core has it (cut.hpp, SavedBlock): rows [first, count) are in; birth 0: it is free.
+BLOCK = np.dtype(
+    [("block", "u4"), ("first", "u4"), ("count", "u4"), ("sealed", "u4"), ("generation", "u8"), ("birth", "u8"),
+     ("writer", "u8")]
+)  # fmt: skip
+_FLAGS, _PREVIOUS, _STEP, _RAW, _MARK, _USES, _WORD, _STAMP = range(8)  # RowPart of the core
+
+
+def row_columns(spec: TableSpec) -> dict[str, tuple[int, int, np.dtype[Any]]]:
+    """Return what may be saved of each row: name -> (the core's number, of which view or consumer, dtype)."""
+    columns: dict[str, tuple[int, int, np.dtype[Any]]] = {
+        "flags": (_FLAGS, 0, np.dtype("u1")),
+        "previous": (_PREVIOUS, 0, np.dtype("u4")),
+        "step": (_STEP, 0, np.dtype("u4")),
+        "times_sampled": (_USES, 0, np.dtype("u4")),
+        "stamp": (_STAMP, 0, np.dtype("u8")),
+    }
+    for view in spec.views:
+        columns[f"priority:{view.name}"] = (_RAW, view.index, np.dtype("f4"))
+        columns[f"epoch:{view.name}"] = (_MARK, view.index, np.dtype("u4"))
+    for number, consumer in enumerate(spec.queue.consumers if spec.queue is not None else ()):
+        columns[f"delivery:{consumer}"] = (_WORD, number, np.dtype("u4"))
+    return columns
+
+
+def keys_of(blocks: Array, rows_per_block: int) -> Array:
+    """Keys of the rows of some blocks, in order: uint64 (n,)."""
+    counts = blocks["count"].astype(np.int64) - blocks["first"]
+    firsts = (blocks["generation"] << np.uint64(SLOT_BITS)) + blocks["first"]
+    firsts += blocks["block"].astype(np.uint64) * np.uint64(rows_per_block)
+    starts = np.cumsum(counts) - counts
+    within = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(starts, counts)
+    keys: Array = np.repeat(firsts, counts) + within.astype(np.uint64)
+    return keys
+
+
+class Runs(NamedTuple):
+    """Rows of a file that have consecutive keys: slot of the first one, generation, how many; all int64 (n,)."""
+
+    slots: Array
+    generations: Array
+    rows: Array
+
+
+def runs_of(folder: Path, part: Part) -> Runs:
+    """Return which rows a file has, in order.
+
+    Raises:
+        CheckpointDamaged: it is shorter than its manifest says. OSError: it cannot be read.
+    """
+    firsts: list[Array] = []
+    counts: list[Array] = []
+    fd = -1
+    try:
+        for batch in part.batches:
+            if batch.key is not None:
+                firsts.append(np.array([batch.key], np.uint64))
+                counts.append(np.array([batch.rows], np.int64))
+                continue
+            if fd < 0:
+                fd = os.open(folder / part.file, os.O_RDONLY | os.O_CLOEXEC)
+            offset, length = batch.buffers[0] if batch.buffers else (0, 0)
+            text = os.pread(fd, length, offset)
+            if length != batch.rows * 8 or len(text) != length:
+                raise CheckpointDamaged(f"{folder / part.file}: {len(text):,} bytes of keys for {batch.rows:,} rows")
+            firsts.append(np.frombuffer(text, np.uint64))
+            counts.append(np.ones(batch.rows, np.int64))
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    keys = np.concatenate(firsts) if firsts else np.zeros(0, np.uint64)
+    rows = np.concatenate(counts) if counts else np.zeros(0, np.int64)
+    slots = (keys & np.uint64((1 << SLOT_BITS) - 1)).astype(np.int64)
+    return Runs(slots, (keys >> np.uint64(SLOT_BITS)).astype(np.int64), rows)
+
+
+def load(folder: Path, part: Part) -> Array:
+    """Return the bytes of a file, uint8 (n,), once their checksum has been found right.
+
+    Raises:
+        CheckpointDamaged: names the file and what is wrong with it.
+    """
+    path = folder / part.file
+    try:
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != part.bytes:
+                raise CheckpointDamaged(f"{path} has {size:,} bytes, and was written with {part.bytes:,}")
+            memory = np.empty(size, np.uint8)
+            view = memory.data
+            while view:
+                got = file.readinto(view)
+                if not got:
+                    raise CheckpointDamaged(f"{path} ends {len(view):,} bytes early")
+                view = view[got:]
+    except OSError as error:
+        if isinstance(error, CheckpointDamaged):
+            raise
+        raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
+    check_sum(path, native.crc32c(memory), part)
+    return memory
+
+
+def check_sum(path: Path, crc: int, part: Part) -> None:
+    """Raise CheckpointDamaged unless `crc` is what the file had when it was written."""
+    if crc != part.crc32c:
+        raise CheckpointDamaged(
+            f"{path} was changed after it was written: its checksum is {crc:08x}, and was {part.crc32c:08x}"
+        )
+
+
+def values_of(memory: Array, part: Part, batch: int, column: int, dtype: np.dtype[Any]) -> Array:
+    """Return one column of a batch of a file that was loaded: (rows,) of a dtype whose size the file must have."""
+    rows, buffers = part.batches[batch].rows, part.batches[batch].buffers
+    if column >= len(buffers) or buffers[column][1] != rows * dtype.itemsize:
+        raise CheckpointDamaged(f"{part.file} has no column {column} of {rows:,} x {dtype.itemsize} bytes")
+    offset, length = buffers[column]
+    values: Array = np.frombuffer(memory[offset : offset + length], dtype)
+    return values

@@ -1,0 +1,181 @@
+"""Files of a checkpoint: Arrow IPC, which any Arrow tool reads, summed and located as they are written.
+
+pyarrow hands the file what it has serialised as bytes and every column as a buffer, in order: so the places of the
+columns are known without a parser, and reading them back needs none.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conduit.checkpoints.manifest import Batch, Part
+from conduit_store import arrow
+from conduit_store.arrays import Array
+from conduit_store.errors import MissingExtra
+from conduit_store.layout import ALIGN, BlockLayout
+from conduit_store.native import native
+from conduit_store.schema import Schema
+
+try:
+    import pyarrow as pa
+except ImportError as error:
+    raise MissingExtra("checkpoints are Arrow files and need pyarrow. Run `pip install pyarrow`") from error
+
+__all__ = ["KEYS", "Disk", "PartFile", "gathered", "keyed", "keyed_schema", "write_columns"]
+
+KEYS = "keys"  # tables have no column of that name
+
+
+class Disk:
+    """Where files of one checkpoint are written: knows how many bytes, and which to take away if it fails.
+
+    What has been written is brought to the disk by a thread while more is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.written = 0
+        self._made: list[Path] = []
+        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="conduit-checkpoint")
+        self._synced: list[Future[None]] = []
+
+    def open(self, name: str) -> int:
+        path = self.folder / name
+        self._made.append(path)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        """Take over a file that is whole."""
+        self._synced.append(self._syncing.submit(_sync, fd))
+
+    def finish(self) -> None:
+        """Wait until all lies on the disk. Raises OSError of any file."""
+        for future in self._synced:
+            future.result()
+        self._syncing.shutdown()
+
+    def undo(self) -> None:
+        """Take away everything that was written."""
+        self._syncing.shutdown(wait=True)
+        for path in self._made:
+            path.unlink(missing_ok=True)
+
+
+def _sync(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class _Sink:
+    """A file as pyarrow writes to one."""
+
+    closed = False
+
+    def __init__(self, disk: Disk, name: str) -> None:
+        self._disk = disk
+        self.fd = disk.open(name)
+        self.at = 0
+        self.crc = 0
+        self.buffers: list[tuple[int, int]] = []
+
+    def write(self, data: Any) -> int:
+        if isinstance(data, pa.Buffer):
+            self.buffers.append((self.at, data.size))
+        view = memoryview(data).cast("B")
+        self.crc = native.crc32c(view, self.crc)
+        size = len(view)
+        while view:
+            view = view[os.write(self.fd, view) :]
+        self.at += size
+        self._disk.written += size
+        return size
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class PartFile:
+    """One file while it is written."""
+
+    def __init__(self, disk: Disk, name: str, schema: pa.Schema) -> None:
+        self._disk = disk
+        self._name = name
+        self._columns = len(schema)
+        self._sink = _Sink(disk, name)
+        self._writer = pa.ipc.new_file(self._sink, schema)
+        self._batches: list[Batch] = []
+        self._open = True
+
+    @property
+    def bytes(self) -> int:
+        """Bytes so far."""
+        return self._sink.at
+
+    def write(self, batch: pa.RecordBatch, key: int | None) -> None:
+        self._sink.buffers = []
+        self._writer.write_batch(batch)
+        if len(self._sink.buffers) != self._columns:
+            raise AssertionError(f"{len(self._sink.buffers)} buffers were written for {self._columns} columns")
+        self._batches.append(Batch(batch.num_rows, key, tuple(self._sink.buffers)))
+
+    def close(self) -> Part:
+        self._writer.close()
+        self._open = False
+        self._disk.close(self._sink.fd)
+        return Part(self._name, self._sink.at, self._sink.crc, tuple(self._batches))
+
+    def abandon(self) -> None:
+        """After a failure: let go of the descriptor."""
+        if self._open:
+            self._open = False
+            os.close(self._sink.fd)
+
+
+def write_columns(disk: Disk, name: str, columns: dict[str, Array]) -> Part:
+    """Write numbers of equal length as a file of one batch, or of none when there are no rows."""
+    arrays = [pa.array(np.ascontiguousarray(values)) for values in columns.values()]
+    fields = [pa.field(column, array.type, nullable=False) for column, array in zip(columns, arrays, strict=True)]
+    file = PartFile(disk, name, pa.schema(fields))
+    try:
+        if arrays and len(arrays[0]) > 0:
+            file.write(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), None)
+        return file.close()
+    finally:
+        file.abandon()
+
+
+def keyed_schema(schema: Schema) -> pa.Schema:
+    """Return the Arrow schema of a table's rows with their keys."""
+    return pa.schema([pa.field(KEYS, pa.uint64(), nullable=False), *schema.to_arrow()])
+
+
+def keyed(batch: pa.RecordBatch, keys: Array, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch with its rows' keys before it."""
+    return pa.RecordBatch.from_arrays([pa.array(keys), *batch.columns], schema=schema)
+
+
+def gathered(schema: Schema, cut: native.Cut, table: int, blocks: tuple[int, int], rows: int) -> pa.RecordBatch:
+    """Return the rows of blocks [from, to) of a cut, copied together."""
+    sizes = [column.row_bytes * rows for column in schema.columns]
+    offsets: list[int] = []
+    end = 0
+    for size in sizes:
+        offsets.append(end)
+        end += -(-size // ALIGN) * ALIGN
+    memory = np.empty(end, np.uint8)
+    for column, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+        cut.gather(table, column, *blocks, memory[offset : offset + size])
+    layout = BlockLayout(rows, 1, end, tuple(offsets), tuple(column.row_bytes for column in schema.columns))
+    return arrow.block_to_arrow(schema, layout, memory.ctypes.data, 0, rows, memory)
+
+

@@ -1,0 +1,222 @@
+"""A checkpoint's files as checked arrays. Nothing that a file says is used as a place before it has been looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conduit.checkpoints import manifest as manifests
+from conduit.checkpoints.index import BLOCK, SLOT_BITS, Runs, check_sum, keys_of, load, row_columns, runs_of, values_of
+from conduit.checkpoints.manifest import Manifest, Part, TableRecord
+from conduit.spec import TableSpec
+from conduit_store.arrays import Array
+from conduit_store.errors import CheckpointDamaged, LayoutMismatch
+from conduit_store.native import native
+
+__all__ = ["SavedTable", "open_manifest", "read_tables", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTable:
+    """A table of a checkpoint, its rows' own columns aside.
+
+    `blocks`: BLOCK (n_blocks,), open ones in eviction order, then the others as they will be given out. `rows`: what
+    is saved of each row, by name, in the order of the blocks; `keys` likewise. `runs`: which rows each part has.
+    """
+
+    folder: Path
+    spec: TableSpec
+    record: TableRecord
+    blocks: Array
+    keys: Array
+    rows: dict[str, Array]
+    runs: tuple[Runs, ...]
+
+    @property
+    def rows_per_block(self) -> int:
+        """Rows of a block of the table that was saved."""
+        return self.record.rows_per_block
+
+
+def open_manifest(path: str | os.PathLike[str], number: int | None) -> tuple[Path, Manifest]:
+    """Return the folder and the checkpoint that is meant: the newest, or that of `number`."""
+    folder = Path(path)
+    return folder, manifests.newest(folder) if number is None else manifests.find(folder, number)
+
+
+def read_tables(folder: Path, manifest: Manifest) -> list[SavedTable]:
+    """Return all tables, their index read and held against the checksums and against itself.
+
+    Raises:
+        CheckpointDamaged: names the file, or the table and what of it cannot be.
+    """
+    return [_read_table(folder, record) for record in manifest.tables]
+
+
+def verify(path: str | os.PathLike[str], number: int | None = None) -> Manifest:
+    """Check every byte of a checkpoint: sums of all files, keys, counts, links. Returns its manifest.
+
+    `number`: of those that the folder keeps; the newest if None. Reads everything once, at the disk's speed.
+
+    Raises:
+        CheckpointNotFound: there is none. CheckpointDamaged: names the file, or the table and what of it cannot be.
+
+    Example:
+        >>> conduit.checkpoints.verify("/data/run1").number
+        3
+    """
+    folder, manifest = open_manifest(path, number)
+    for table in read_tables(folder, manifest):
+        for part in table.record.parts:
+            memory = load(folder, part)
+            _check_columns(table, part)
+            for batch in range(len(part.batches)):
+                _check_keys(memory, part, batch)
+    return manifest
+
+
+def _check_columns(table: SavedTable, part: Part) -> None:
+    """Each batch has its keys and every column, at the lengths that the schema says."""
+    widths = [8, *(column.row_bytes for column in table.spec.schema.columns)]
+    for batch in part.batches:
+        if [length for _, length in batch.buffers] != [width * batch.rows for width in widths]:
+            raise CheckpointDamaged(f"{part.file} does not have the columns of table {table.spec.name!r}")
+
+
+def _check_keys(memory: Array, part: Part, batch: int) -> None:
+    """Where the manifest says the first key, the file says that one and those that follow it."""
+    said = part.batches[batch].key
+    if said is None:
+        return
+    keys = values_of(memory, part, batch, 0, np.dtype("u8"))
+    if not (keys == np.uint64(said) + np.arange(len(keys), dtype=np.uint64)).all():
+        raise CheckpointDamaged(f"{part.file} holds other rows than its manifest says")
+
+
+def _read_table(folder: Path, record: TableRecord) -> SavedTable:
+    try:
+        spec = TableSpec.from_json(json.dumps(record.spec))
+    except LayoutMismatch as error:
+        raise CheckpointDamaged(f"table {record.spec.get('name')!r} of the checkpoint: {error}") from error
+    if not 0 < record.rows_per_block * record.n_blocks < 1 << SLOT_BITS:
+        raise CheckpointDamaged(
+            f"table {spec.name!r} of the checkpoint has {record.n_blocks} blocks of {record.rows_per_block} rows"
+        )
+    blocks = _read_blocks(folder, record)
+    expected = keys_of(blocks[blocks["count"] > blocks["first"]], record.rows_per_block)
+    names = ("keys", *record.columns)
+    kinds = {"keys": np.dtype("u8"), **{name: dtype for name, (_, _, dtype) in row_columns(spec).items()}}
+    unknown = [name for name in record.columns if name not in kinds]
+    if unknown or len(set(names)) != len(names):
+        raise CheckpointDamaged(f"{record.index.file} says {', '.join(unknown)} of each row, which is not known here")
+    columns = _columns(folder, record.index, {name: kinds[name] for name in names})
+    keys = columns.pop("keys")
+    if len(keys) != record.rows or not np.array_equal(keys, expected):
+        raise CheckpointDamaged(f"{record.index.file} is of other rows than {record.blocks.file}: {len(keys):,}")
+    _check_rows(spec, columns)
+    runs = tuple(_runs(folder, part) for part in record.parts)
+    table = SavedTable(folder, spec, record, blocks, keys, columns, runs)
+    for part in record.parts:
+        _check_columns(table, part)
+    _check_covered(table)
+    return table
+
+
+def _runs(folder: Path, part: Part) -> Runs:
+    try:
+        return runs_of(folder, part)
+    except OSError as error:
+        if isinstance(error, CheckpointDamaged):
+            raise
+        raise CheckpointDamaged(f"{folder / part.file} cannot be read: {error}") from error
+
+
+def _columns(folder: Path, part: Part, kinds: dict[str, np.dtype[Any]]) -> dict[str, Array]:
+    memory = load(folder, part)
+    if not part.batches:
+        return {name: np.zeros(0, dtype) for name, dtype in kinds.items()}
+    if len(part.batches) != 1:
+        raise CheckpointDamaged(f"{part.file} has {len(part.batches)} batches, and should have one")
+    return {name: values_of(memory, part, 0, at, dtype) for at, (name, dtype) in enumerate(kinds.items())}
+
+
+def _read_blocks(folder: Path, record: TableRecord) -> Array:
+    columns = _columns(folder, record.blocks, {name: BLOCK[name] for name in BLOCK.names or ()})
+    blocks = np.zeros(len(columns["block"]), BLOCK)
+    for name, values in columns.items():
+        blocks[name] = values
+    births = blocks["birth"][blocks["birth"] > 0]
+    wrong = (
+        len(blocks) != record.n_blocks
+        or not np.array_equal(np.sort(blocks["block"]), np.arange(len(blocks)))
+        or (blocks["count"] > record.rows_per_block).any()
+        or (blocks["first"] > blocks["count"]).any()
+        or (blocks["count"][blocks["birth"] == 0] != 0).any()
+        or (blocks["birth"][len(births) :] != 0).any()
+        or (births[1:] <= births[:-1]).any()
+        or (blocks["generation"] >> np.uint64(36) != 0).any()
+    )
+    if wrong:
+        raise CheckpointDamaged(
+            f"{record.blocks.file} says what cannot be: {len(blocks):,} blocks of a table that has "
+            f"{record.n_blocks:,}, or such as overlap or hold more rows than there is room for"
+        )
+    return blocks
+
+
+def _check_rows(spec: TableSpec, columns: dict[str, Array]) -> None:
+    for view in spec.views:
+        raw = columns.get(f"priority:{view.name}")
+        if raw is not None and not (np.isnan(raw) | ((raw >= 0) & np.isfinite(raw))).all():
+            raise CheckpointDamaged(f"table {spec.name!r} of the checkpoint has priorities that cannot be")
+
+
+def _check_covered(table: SavedTable) -> None:
+    """Every row of the index is in exactly one file."""
+    n_blocks, per_block = table.record.n_blocks, table.rows_per_block
+    by_block = np.zeros(n_blocks, BLOCK)
+    by_block[table.blocks["block"]] = table.blocks
+    found = np.zeros(n_blocks, np.int64)
+    for runs in table.runs:
+        block = runs.slots // per_block
+        row = runs.slots - block * per_block
+        if len(block) and (int(block.max()) >= n_blocks or (row + runs.rows > per_block).any()):
+            raise CheckpointDamaged(f"a file of table {table.spec.name!r} has rows that the table has no room for")
+        now = by_block[block]
+        first = np.maximum(row, now["first"])
+        live = np.where(now["generation"] == runs.generations, np.minimum(row + runs.rows, now["count"]) - first, 0)
+        np.add.at(found, block, np.maximum(live, 0))
+    wanted = by_block["count"].astype(np.int64) - by_block["first"]
+    if not np.array_equal(found, wanted):
+        lacking = int(np.maximum(wanted - found, 0).sum())
+        raise CheckpointDamaged(
+            f"files of table {table.spec.name!r} lack {lacking:,} of its {int(wanted.sum()):,} rows, or have some twice"
+        )
+
+
+def check_part(folder: Path, part: Part, table: native.Table | None, extents: list[tuple[int, int, int]]) -> None:
+    """Read a file, rows straight to where they belong in `table`, and hold it against its checksum.
+
+    Raises:
+        CheckpointDamaged: it is shorter, longer or other than it was written.
+    """
+    path = folder / part.file
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            if size != part.bytes:
+                raise CheckpointDamaged(f"{path} has {size:,} bytes, and was written with {part.bytes:,}")
+            crc = native.read_part(fd, size, table, extents)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if isinstance(error, CheckpointDamaged):
+            raise
+        raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
+    check_sum(path, crc, part)

@@ -1,0 +1,164 @@
+"""A folder into a store: tables as they were, rows read straight to their places, the index put back by the core."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from conduit.checkpoints.index import Runs, load, row_columns, values_of
+from conduit.checkpoints.manifest import Part
+from conduit.checkpoints.reading import SavedTable, check_part, open_manifest, read_tables
+from conduit.checkpoints.reshaping import Changes, Shape, changed_spec, changed_state, default_rows, same_shape
+from conduit.spec import TableSpec
+from conduit_store.arrays import Array
+from conduit_store.errors import CheckpointDamaged, ConduitError, ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from conduit.store import Store
+    from conduit.table import Table
+
+__all__ = ["restore"]
+
+_THREADS = 4  # that read files: a disk wants several requests, a checksum a core
+
+Progress = Callable[[int, int], object]
+
+
+def restore(
+    make: Callable[[str, int], Store],
+    path: str | os.PathLike[str],
+    name: str | None,
+    host_memory: int | None,
+    tables: Mapping[str, Changes],
+    number: int | None,
+    progress: Progress | None,
+) -> Store:
+    """See `Store.restore`. `make(name, host_memory)`: a store that nobody can attach to yet."""
+    folder, manifest = open_manifest(path, number)
+    saved = {table.spec.name: table for table in read_tables(folder, manifest)}
+    for unknown in tables.keys() - saved.keys():
+        raise ConfigError(
+            f"the checkpoint has no table {unknown!r} to change; it has {', '.join(saved) or 'none'}."
+            f"{did_you_mean(unknown, saved)}"
+        )
+    changes = {table: tables.get(table, Changes()) for table in saved}
+    specs = {table: changed_spec(saved[table], changes[table]) for table in saved}
+    if host_memory is None:
+        host_memory = max(manifest.host_memory, sum(_bytes(spec) for spec in specs.values()))
+    store = make(manifest.store if name is None else name, host_memory)
+    try:
+        total = sum(part.bytes for table in saved.values() for part in table.record.parts)
+        done = 0
+        for table in saved.values():
+            for size in _restore_table(store, table, specs[table.spec.name], changes[table.spec.name]):
+                done += size
+                if progress is not None:
+                    progress(done, total)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _bytes(spec: TableSpec) -> int:
+    """Of a table's rows, with what the segment rounds up."""
+    return spec.block_layout().data_bytes + 4096
+
+
+def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Changes) -> Iterator[int]:
+    """Make the table; yields the bytes of each file that has been read."""
+    table = store._create(spec, exist_ok=False)
+    state = changed_state(saved, spec, changes)
+    if same_shape(saved, spec):
+        shape = None
+        blocks, rows = saved.blocks, saved.rows
+    else:
+        shape = Shape(saved, spec)
+        blocks, rows, state = shape.blocks, shape.rows, shape.state(state)
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="conduit-restore") as pool:
+        files = list(zip(saved.record.parts, saved.runs, strict=True))
+        if shape is None and not spec.slots:
+            reads = [pool.submit(_in_place, table, saved, part, runs) for part, runs in files]
+        else:
+            reads = [pool.submit(_one_by_one, table, saved, part, runs, shape, changes) for part, runs in files]
+        try:
+            for part, read in zip(saved.record.parts, reads, strict=True):
+                read.result()
+                yield part.bytes
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    n = len(saved.keys) if shape is None else len(shape.keep)
+    arrays = {
+        (part, which): np.ascontiguousarray(rows[column], dtype)
+        for column, (part, which, dtype) in row_columns(spec).items()
+        if column in rows
+    }
+    with _as_damage(spec):
+        table._native.restore(state, np.ascontiguousarray(blocks).tobytes(), n, arrays)
+
+
+@contextmanager
+def _as_damage(spec: TableSpec) -> Iterator[None]:
+    """What the core cannot take, it was not told by a checkpoint of ours."""
+    try:
+        yield
+    except ConduitError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise CheckpointDamaged(f"what the checkpoint says of table {spec.name!r} cannot be: {error!r}") from error
+
+
+def _in_place(table: Table, saved: SavedTable, part: Part, runs: Runs) -> None:
+    """Read a file whose batches are blocks, every column straight to where it was."""
+    layout = table._layout
+    generations = np.zeros(layout.blocks, np.int64)
+    generations[saved.blocks["block"]] = np.where(saved.blocks["birth"] > 0, saved.blocks["generation"], -1)
+    extents: list[tuple[int, int, int]] = []
+    for k, batch in enumerate(part.batches):
+        block, row = divmod(int(runs.slots[k]), layout.rows)
+        if generations[block] != runs.generations[k]:
+            continue  # evicted since the file was written
+        for column, (offset, length) in enumerate(batch.buffers[1:]):
+            at = block * layout.block_bytes + layout.offsets[column] + row * layout.row_bytes[column]
+            extents.append((offset, length, at))
+    check_part(saved.folder, part, table._native, extents)
+
+
+def _one_by_one(
+    table: Table, saved: SavedTable, part: Part, runs: Runs, shape: Shape | None, changes: Changes
+) -> None:
+    """Read a file and put each of its rows where it goes now."""
+    memory = load(saved.folder, part)
+    by_block = np.zeros(saved.record.n_blocks, saved.blocks.dtype)
+    by_block[saved.blocks["block"]] = saved.blocks
+    slots = np.repeat(runs.slots - (np.cumsum(runs.rows) - runs.rows), runs.rows) + np.arange(int(runs.rows.sum()))
+    now = by_block[slots // saved.rows_per_block]
+    row = slots % saved.rows_per_block
+    there = (now["generation"] == np.repeat(runs.generations, runs.rows)) & (row >= now["first"]) & (row < now["count"])
+    places = slots if shape is None else shape.new_slot[slots]
+    there &= places >= 0
+    start = 0
+    for k, batch in enumerate(part.batches):
+        chosen = there[start : start + batch.rows]
+        to = np.ascontiguousarray(places[start : start + batch.rows][chosen], np.uint32)
+        for number, column in enumerate(table.schema.columns):
+            if column.name in saved.spec.schema:
+                values = _column(saved, memory, part, k, column.name)[chosen]
+                values = np.ascontiguousarray(values, column.dtype)
+            else:
+                values = default_rows(column, changes.defaults[column.name], len(to))
+            table._native.place(number, to, values, len(to))
+        start += batch.rows
+
+
+def _column(saved: SavedTable, memory: Array, part: Part, batch: int, name: str) -> Array:
+    number = saved.spec.schema.names.index(name)
+    column = saved.spec.schema.columns[number]
+    row: np.dtype[Any] = np.dtype((column.dtype, column.shape)) if column.shape else column.dtype
+    return values_of(memory, part, batch, number + 1, row)

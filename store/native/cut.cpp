@@ -1,0 +1,225 @@
+#include "cut.hpp"
+
+#include <string.h>
+
+#include <algorithm>
+
+#include "error.hpp"
+#include "failpoints.hpp"
+#include "queue.hpp"
+
+namespace conduit {
+namespace {
+
+// Tables whose writers publish without the lock are folded again until nothing came in between: what one process wrote into
+// two of them is then cut at one moment. A bound, for writers that leave no gap: beyond it the cuts lie microseconds apart.
+constexpr int kMostFolds = 1000;
+
+template <class T>
+void copy_words(const T* from, std::vector<T>& to) {
+  // Under the index lock these change only in rows that are not published yet, and those are no part of the cut.
+  memcpy(static_cast<void*>(to.data()), static_cast<const void*>(from), to.size() * sizeof(T));
+}
+
+}  // namespace
+
+Cut::Cut(std::shared_ptr<Process> process, std::vector<std::shared_ptr<TableCore>> tables) : process_(std::move(process)), forks_(process_->forks()) {
+  process_->check();
+  forks_ = process_->forks();
+  for (auto& core : tables) tables_.push_back({std::move(core), {}, {}});
+  take_claim();
+  try {
+    // What can be done before the locks are taken is: folding what is due, and touching the memory that is copied into.
+    for (OfTable& table : tables_) {
+      TableCore& core = *table.core;
+      const std::size_t slots = std::size_t{core.t_.n_blocks} * core.t_.rows_per_block;
+      for (std::uint32_t v = 0; v < core.n_views(); ++v) {
+        if (core.views_[v].prioritized()) table.copies.raw[v].resize(slots);
+        if (core.views_[v].marked()) table.copies.marks[v].resize(slots);
+      }
+      if (core.uses_ != nullptr) table.copies.uses.resize(slots);
+      if (core.queue_) table.copies.words.resize(slots * core.queue_->state().groups);
+      table.saved.blocks.reserve(core.t_.n_blocks);
+      IndexLock lock(core);
+      core.fold();
+    }
+    std::vector<std::unique_ptr<IndexLock>> locks;
+    for (OfTable& table : tables_) locks.push_back(std::make_unique<IndexLock>(*table.core));
+    FAILPOINT(cut_locked);
+    fold_all();
+    for (OfTable& table : tables_) copy(table);
+    for (OfTable& table : tables_) {
+      Hold& hold = table.core->t_.hold;
+      hold.low.store(~std::uint64_t{0}, std::memory_order_relaxed);  // none, while the other three change
+      hold.process = process_->slot();
+      hold.claim = process_->claim();
+      hold.high = table.saved.births;
+      hold.low.store(1, std::memory_order_release);
+    }
+    FAILPOINT(cut_held);
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+// One checkpoint of a store at a time: there is one hold a table.
+void Cut::take_claim() {
+  std::atomic<std::uint64_t>& word = process_->segments().header().checkpoint;
+  const std::uint64_t ours = std::uint64_t{process_->slot() + 1} << 32 | process_->claim();
+  for (std::uint64_t found = word.load(std::memory_order_acquire);;) {
+    const auto slot = static_cast<std::uint32_t>(found >> 32) - 1, claim = static_cast<std::uint32_t>(found);
+    if (found != 0 && process_->alive(slot, claim)) {
+      fail(ErrorCode::checkpoint_busy, "process %u is taking a checkpoint of store '%.63s': one at a time. Wait until it is done",
+           process_->segments().process(slot).pid.load(std::memory_order_relaxed), process_->segments().header().name);
+    }
+    if (word.compare_exchange_strong(found, ours, std::memory_order_acq_rel)) break;
+  }
+  claim_ = ours;
+}
+
+void Cut::fold_all() {
+  for (int round = 0; round < kMostFolds; ++round) {
+    for (OfTable& table : tables_) table.core->fold();
+    const bool same = std::all_of(tables_.begin(), tables_.end(), [](const OfTable& table) {
+      const TableCore& core = *table.core;
+      return core.queue_ || std::all_of(core.active_, core.active_ + core.t_.active_count, [&](std::uint32_t b) {
+        const Block& block = core.blocks_[b];
+        return (block.pub.load(std::memory_order_acquire) & kCountMask) == block.folded.load(std::memory_order_relaxed);
+      });
+    });
+    if (same || tables_.size() < 2) return;
+  }
+}
+
+void Cut::copy(OfTable& table) const {
+  const TableCore& core = *table.core;
+  const Table& t = core.t_;
+  SavedTable& s = table.saved;
+  s.settings = core.settings();
+  s.births = t.births;
+  s.writers = t.writers.load(std::memory_order_relaxed);
+  if (t.limiter == kSampleToInsert) {
+    const LimiterState limiter = core.limiter_state();
+    s.samples = limiter.samples - limiter.reserved;  // what is on its way to a reader was not delivered
+  }
+  const Counters& c = t.counters;
+  s.steps_folded = c.steps_folded.load();
+  s.evicted_early = c.evicted_early.load();
+  s.sampled_rows = c.sampled_rows.load();
+  s.sampled_batches = c.sampled_batches.load();
+  s.updated = c.updated.load();
+  s.stale_updates = c.stale_updates.load();
+  s.discarded_batches = c.discarded_batches.load();
+  s.blocks_opened = c.blocks_opened.load();
+  s.used_up = c.used_up.load();
+  const auto note = [&](std::uint32_t b, bool open) {
+    const Block& block = core.blocks_[b];
+    const std::uint32_t count = open ? block.folded.load(std::memory_order_relaxed) : 0;
+    const std::uint32_t first = open ? std::min(count, block.evicted.load(std::memory_order_relaxed)) : 0;
+    const bool sealed = open && (block.pub.load(std::memory_order_relaxed) & kSealed) != 0;
+    s.blocks.push_back({b, first, count, sealed, block.generation.load(std::memory_order_relaxed), open ? block.birth : 0, open ? block.writer : 0});
+    s.rows += count - first;
+  };
+  for (const BlockList* list : {&t.open, &t.free, &t.retired}) {
+    for (std::uint32_t b = list->first; b != kNoRow; b = core.links_.after(b)) note(b, list == &t.open);
+  }
+  for (std::uint32_t v = 0; v < core.n_views(); ++v) {
+    const View& view = t.views[v];
+    s.epochs[v] = view.epoch;
+    s.batches[v] = view.batches;
+    if (core.views_[v].prioritized()) copy_words(process_->segments().control_at<float>(view.raw_offset), table.copies.raw[v]);
+    if (core.views_[v].marked()) copy_words(process_->segments().control_at<std::uint32_t>(view.drawn_offset), table.copies.marks[v]);
+  }
+  if (core.uses_ != nullptr) copy_words(core.uses_, table.copies.uses);
+  for (const StreamCount& count : t.stream_counts) {
+    const std::uint64_t name = count.name.load(std::memory_order_acquire);
+    if (name != 0) s.streams.push_back({static_cast<std::uint32_t>(name >> 32) - 1, static_cast<std::uint32_t>(name), count.delivered.load(std::memory_order_relaxed)});
+  }
+  if (!core.queue_) return;
+  const QueueState& q = core.queue_->q_;
+  copy_words(core.queue_->words_, table.copies.words);
+  s.queue.now_ns = now_ns();
+  s.queue.stamp = q.stamp;
+  s.queue.fences = q.fences;
+  s.queue.policy_version = q.policy_version.load(std::memory_order_relaxed);
+  s.queue.ended = q.ended.load(std::memory_order_relaxed) != 0;
+  std::copy_n(q.grouped, kGroups, s.queue.grouped);
+  std::copy_n(q.counters, kGroups, s.queue.counters);
+}
+
+bool Cut::keeps(std::uint32_t i, RowPart part, std::uint32_t which) const {
+  const OfTable& table = tables_[i];
+  const TableCore& core = *table.core;
+  switch (part) {
+    case RowPart::flags: return true;
+    case RowPart::previous: return core.t_.links != 0;
+    case RowPart::step: return core.steps_ != nullptr;
+    case RowPart::raw: return which < kMaxViews && !table.copies.raw[which].empty();
+    case RowPart::mark: return which < kMaxViews && !table.copies.marks[which].empty();
+    case RowPart::uses: return core.uses_ != nullptr;
+    case RowPart::word: return core.queue_ && which < core.queue_->q_.groups;
+    case RowPart::stamp: return core.queue_ != nullptr;
+  }
+  return false;
+}
+
+void Cut::fill(std::uint32_t i, RowPart part, std::uint32_t which, std::byte* out) const {
+  const OfTable& table = tables_[i];
+  const TableCore& core = *table.core;
+  const std::uint32_t rows_per_block = core.t_.rows_per_block;
+  const std::uint64_t slots = std::uint64_t{rows_per_block} * core.t_.n_blocks;
+  const auto each = [&](auto value) {
+    auto* to = reinterpret_cast<decltype(value(std::uint32_t{}))*>(out);
+    for (const SavedBlock& block : table.saved.blocks) {
+      for (std::uint32_t row = block.first; row < block.count; ++row) *to++ = value(block.block * rows_per_block + row);
+    }
+  };
+  switch (part) {
+    case RowPart::flags: return each([&](std::uint32_t slot) { return static_cast<std::uint8_t>(core.flag(slot) & kWritten); });
+    case RowPart::previous: return each([&](std::uint32_t slot) { return core.prev(slot); });
+    case RowPart::step: return each([&](std::uint32_t slot) { return core.step(slot); });
+    case RowPart::raw: return each([&](std::uint32_t slot) { return table.copies.raw[which][slot]; });
+    case RowPart::mark: return each([&](std::uint32_t slot) { return table.copies.marks[which][slot]; });
+    case RowPart::uses: return each([&](std::uint32_t slot) { return table.copies.uses[slot]; });
+    case RowPart::word: return each([&](std::uint32_t slot) {  // what was out waits again
+      const std::uint32_t word = table.copies.words[which * slots + slot];
+      return word == kWaiting || word == kAcked ? word : kAgain;
+    });
+    case RowPart::stamp: return each([&](std::uint32_t slot) { return core.queue_->stamp(slot); });
+  }
+}
+
+void Cut::gather(std::uint32_t i, std::uint32_t column, std::size_t from, std::size_t to, std::byte* out) const {
+  const OfTable& table = tables_[i];
+  const Column& c = table.core->columns()[column];
+  for (std::size_t k = from; k < to; ++k) {
+    const SavedBlock& block = table.saved.blocks[k];
+    const std::size_t bytes = (block.count - block.first) * c.row_bytes;
+    memcpy(out, table.core->block_data(block.block) + c.block_offset + block.first * c.row_bytes, bytes);
+    out += bytes;
+  }
+}
+
+void Cut::written(std::uint32_t i, std::uint64_t birth) {
+  if (claim_ == 0 || forks_ != process_->forks()) return;
+  Table& t = tables_[i].core->t_;
+  // release: our reads of those blocks come before their reuse
+  if (birth + 1 > t.hold.low.load(std::memory_order_relaxed)) t.hold.low.store(birth + 1, std::memory_order_release);
+  announce(t.space_waiting, t.space_signal);
+}
+
+void Cut::close() {
+  if (claim_ == 0 || forks_ != process_->forks()) return;  // in a forked child it is the parent's
+  for (OfTable& table : tables_) {
+    Hold& hold = table.core->t_.hold;
+    if (hold.process != process_->slot() || hold.claim != process_->claim()) continue;
+    hold.low.store(~std::uint64_t{0}, std::memory_order_release);
+    announce(table.core->t_.space_waiting, table.core->t_.space_signal);
+  }
+  FAILPOINT(cut_released);
+  process_->segments().header().checkpoint.store(0, std::memory_order_release);
+  claim_ = 0;
+}
+
+}  // namespace conduit

@@ -1,0 +1,20 @@
+// Reading a file of a checkpoint: every byte once, in order, summed as it comes, some of it straight to where it belongs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace conduit {
+
+// `bytes` bytes from `offset` of the file on go to `to`.
+struct Extent {
+  std::uint64_t offset, bytes;
+  std::byte* to;
+};
+
+// CRC-32C of the first `bytes` bytes of the file. `extents`: in order, apart from each other, inside the file. Throws damaged
+// where the file is shorter or cannot be read.
+std::uint32_t read_summed(int fd, std::uint64_t bytes, const std::vector<Extent>& extents);
+
+}  // namespace conduit
