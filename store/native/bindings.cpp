@@ -787,7 +787,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("verify", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.verify(); }); })
       // `what`: a Scan. One number of each live row as it is stored.
       .def("scan", [](PyTable& t, std::uint32_t view, std::uint32_t what, std::uint32_t column) {
-        if (what > static_cast<std::uint32_t>(Scan::times)) fail(ErrorCode::config, "no such number of a row: %u", what);
+        if (what > static_cast<std::uint32_t>(Scan::key)) fail(ErrorCode::config, "no such number of a row: %u", what);
         const std::vector<std::byte> values = t.unlocked([&](TableCore& c) {
           if (column >= c.shared().n_columns) fail(ErrorCode::config, "column %u of %u", column, c.shared().n_columns);
           if (static_cast<Scan>(what) == Scan::priority && !c.view(checked_view(c, view)).prioritized()) fail(ErrorCode::config, "window %u has no priorities", view);
@@ -818,13 +818,13 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
         return t.unlocked([&](TableCore& c) { return c.priorities(checked_view(c, view), k.as<std::uint64_t>(), n); });
       }, "view"_a, "keys"_a, "n"_a)
-      // (flags, keys of the rows that follow; the largest uint64 where there is none)
+      // (1 where the row is live, flags, keys of the rows that follow; the largest uint64 where there is none)
       .def("links", [](PyTable& t, nb::object keys, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
-        std::vector<std::uint8_t> flags;
+        std::vector<std::uint8_t> live, flags;
         std::vector<std::uint64_t> next;
-        t.unlocked([&](TableCore& c) { c.links(k.as<std::uint64_t>(), n, &flags, &next); });
-        return std::make_tuple(nb::bytes(reinterpret_cast<const char*>(flags.data()), n), nb::bytes(reinterpret_cast<const char*>(next.data()), n * sizeof(std::uint64_t)));
+        t.unlocked([&](TableCore& c) { c.links(k.as<std::uint64_t>(), n, &live, &flags, &next); });
+        return std::make_tuple(nb::bytes(reinterpret_cast<const char*>(live.data()), n), nb::bytes(reinterpret_cast<const char*>(flags.data()), n), nb::bytes(reinterpret_cast<const char*>(next.data()), n * sizeof(std::uint64_t)));
       }, "keys"_a, "n"_a)
       // (pin, first live row, end of live rows, generation, address of the block's bytes, where the parts of its values begin)
       .def("pin_block", [](PyTable& t, std::uint32_t block) {
@@ -845,6 +845,8 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("append_rows", &PyWriter::append_rows, "n"_a, "columns"_a, "flags"_a.none(), "priorities"_a.none(), "chains"_a.none(), "timeout"_a.none(), "whole"_a)
       .def_rw("ended", &PyWriter::ended)
       .def("chain_open", [](PyWriter& w, std::uint32_t chain) { return w.checked()->chain_open(chain); }, "chain"_a)
+      // The chain's next row begins an episode: the one before ends where it is, as if the writer had closed.
+      .def("cut", [](PyWriter& w, std::uint32_t chain) { w.checked()->cut(chain); }, "chain"_a)
       .def_prop_ro("holders", &PyWriter::holders)
       // What the last append was stopped by (Writer::Stopped), and what the limiter then looked like.
       .def_prop_ro("stopped", [](PyWriter& w) { return static_cast<int>(w.get()->stopped()); })

@@ -440,18 +440,19 @@ std::vector<float> TableCore::priorities(std::uint32_t v, const std::uint64_t* k
   return found;
 }
 
-void TableCore::links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next) {
+void TableCore::links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* live, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next) {
   process_->check();
+  live->assign(n, 0);
   flags->assign(n, 0);
   next->assign(n, kNoKey);
-  if (t_.links == 0) return;
   IndexLock lock(*this);
   fold();
   for (std::uint64_t i = 0; i < n; ++i) {
     std::uint32_t slot;
-    if (!live(keys[i], &slot)) continue;
+    if (!this->live(keys[i], &slot)) continue;
+    (*live)[i] = 1;
     (*flags)[i] = flag(slot);
-    const std::uint32_t after = this->next(slot);
+    const std::uint32_t after = t_.links != 0 ? this->next(slot) : kNoRow;
     if (after != kNoRow) (*next)[i] = key_of(after);
   }
 }

@@ -71,7 +71,7 @@ struct TableInfo {
   std::uint32_t epoch;  // of draws without replacement
 };
 
-enum class Scan : std::uint32_t { age = 0, priority = 1, column = 2, times = 3 };  // age: rows appended since; times: drawn
+enum class Scan : std::uint32_t { age = 0, priority = 1, column = 2, times = 3, key = 4 };  // age: rows appended since; times: drawn
 
 struct UpdateCount {
   std::uint64_t applied, stale;
@@ -165,11 +165,11 @@ class TableCore {
   // Pins a block with rows; fills the rows that are live in it. Returns the ledger entry. Throws stale.
   std::uint32_t pin_block(std::uint32_t block, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation);
   std::vector<std::uint32_t> live_blocks();
-  // One number of each live row, in eviction order: a priority as float32, a count as uint64, a column as it is stored.
+  // One number of each live row, in eviction order: a priority as float32, a count or a key as uint64, a column as it is stored.
   std::vector<std::byte> scan(std::uint32_t view, Scan what, std::uint32_t column);
   std::vector<float> priorities(std::uint32_t view, const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
-  // Flags of rows and the keys of the rows that follow them in their episodes; 0 and kNoKey where there is none.
-  void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);
+  // Which rows are live, their flags, and the keys of the rows that follow them in their episodes; 0 and kNoKey where there is none.
+  void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* live, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);
 
   // --- no lock ---
   // Batches of a random stream, see StreamCount: where it goes on, that one more was delivered.

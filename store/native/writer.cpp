@@ -70,7 +70,7 @@ void Writer::close() {
     spare_.pop_back();
     release_block(kCut);
   }
-  if (!held && table_->shared().links != 0 && std::any_of(tails_.begin(), tails_.end(), [](std::uint64_t k) { return k != kNoKey; })) {
+  if (!held && table_->shared().links != 0 && (cut_ || std::any_of(tails_.begin(), tails_.end(), [](std::uint64_t k) { return k != kNoKey; }))) {
     table_->finish_writer(number_);
   }
   announce(table_->shared().space_waiting, table_->shared().space_signal);

@@ -50,6 +50,13 @@ class Writer {
   std::size_t chains() const { return tails_.size(); }
   // Whether the chain has a row that no final observation has closed.
   bool chain_open(std::uint32_t chain) const { return chain < tails_.size() && tails_[chain] != ~std::uint64_t{0}; }
+  // The chain's next row begins an episode. The last row of the one before has no successor, and never will: it is treated as a
+  // closed writer's when this one closes (kCut).
+  void cut(std::uint32_t chain) {
+    if (chain >= tails_.size() || tails_[chain] == kNoKey) return;
+    tails_[chain] = kNoKey;
+    cut_ = true;
+  }
   // Whether appending the rows may take long: it needs the index lock (for another block, for the limiter, because the table is
   // a queue), or there is much to copy.
   bool takes_long(const Rows& rows) const;
@@ -109,6 +116,7 @@ class Writer {
   std::uint64_t append_ns_ = 0, append_calls_ = 0, wait_ns_ = 0;
   Stopped stopped_ = Stopped::no;
   LimiterState limiter_;
+  bool cut_ = false;  // some chain was: there are rows to finish at the close
   bool fresh_ = true;  // has never had a block
   bool closed_ = false;
 };
