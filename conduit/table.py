@@ -455,7 +455,7 @@ class Table:
         """
         from conduit.exchange import transfer
 
-        return transfer.tensordict(self)  # type: ignore[no-any-return]
+        return transfer.tensordict(self)  # type: ignore[no-any-return, unused-ignore]
 
     def import_from(
         self,
