@@ -513,7 +513,7 @@ class Table:
         """
         from conduit.exchange import transfer
 
-        return transfer.tensordict(self)  # type: ignore[no-any-return]
+        return transfer.tensordict(self)  # type: ignore[no-any-return, unused-ignore]
 
     def import_from(
         self,
@@ -592,9 +592,12 @@ class Table:
     def describe(self) -> str:
         """Return one line: rows, bytes, blocks."""
         layout, core = self._layout, self._native
-        blocks = f"{layout.blocks:,} blocks of {layout.rows:,} rows ({layout.block_bytes / 1024:,.0f} KiB)"
+        varies = bool(self.schema.ragged)
+        most = "up to " if varies else ""
+        blocks = f"{layout.blocks:,} blocks of {most}{layout.rows:,} rows ({layout.block_bytes / 1024:,.0f} KiB)"
         return (
-            f"table {self.name!r}: {self.max_size:,} rows of {self.schema.row_bytes:,} bytes in "
+            f"table {self.name!r}: {self.max_size:,} rows of {self.schema.row_bytes:,} bytes"
+            f"{' in the mean' if varies else ''} in "
             f"{f'{layout.blocks:,} slots' if self._spec.slots else blocks}: "
             f"{core.data_bytes / 2**20:,.1f} MiB of rows, {core.control_bytes / 2**20:,.1f} MiB of index"
         )

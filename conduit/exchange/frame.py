@@ -180,6 +180,10 @@ def _found(schema: pa.Schema) -> Schema:
 
 def _outer_type(column: Column) -> pa.DataType:
     """The type that others know: bool8 is known to few."""
+    if column.text is not None:
+        return pa.large_string() if column.text == "string" else pa.large_binary()
+    if column.ragged:
+        return pa.large_list(pa.field("item", _outer_type(column.elements), nullable=False))
     kind = pa.bool_() if column.dtype.kind == "b" else pa.from_numpy_dtype(column.dtype)
     return pa.fixed_shape_tensor(kind, list(column.shape)) if column.shape else kind
 
@@ -193,6 +197,10 @@ def outer(array: pa.Array) -> pa.Array:
         flat = array.storage.flatten().cast(pa.bool_())
         storage = pa.FixedSizeListArray.from_arrays(flat, array.storage.type.list_size)
         return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.bool_(), list(kind.shape)), storage)
+    if pa.types.is_large_list(kind):
+        values = outer(array.values)
+        item = pa.field("item", values.type, nullable=False)
+        return pa.LargeListArray.from_arrays(array.offsets, values, type=pa.large_list(item))
     return array
 
 

@@ -14,6 +14,7 @@ from conduit.exchange.frame import FINAL, NEXT, PRIORITY, Frame, as_stored
 from conduit.values import seconds
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, DtypeMismatch, EpisodeError, PriorityError, SchemaError
+from conduit_store.ragged_values import as_ragged
 from conduit_store.schema import Column
 from conduit_store.values import as_rows
 
@@ -78,7 +79,7 @@ class Inflow(Closing):
             self._append_steps(data, arrays, priorities)
         self.rows += n
 
-    def _column(self, column: Column, data: pa.ChunkedArray) -> Array:
+    def _column(self, column: Column, data: pa.ChunkedArray) -> Any:
         if data.null_count:
             row = self.rows + int(data.is_null().to_numpy().argmax())
             raise DtypeMismatch(
@@ -86,6 +87,8 @@ class Inflow(Closing):
                 "drop such rows first"
             )
         try:
+            if column.ragged:
+                return as_ragged(column, data, len(data))
             return as_rows(column, as_stored(column, data), len(data))
         except SchemaError as error:
             raise type(error)(f"{self._source}, rows {self.rows} to {self.rows + len(data)}: {error}") from error
@@ -166,7 +169,8 @@ class Inflow(Closing):
     def _numbers(self, data: pa.Table, name: str | None) -> Array | None:
         if name is None:
             return None
-        return self._column(Column(name, np.dtype(np.int64)), data.column(name))
+        numbers: Array = self._column(Column(name, np.dtype(np.int64)), data.column(name))
+        return numbers
 
     def _chains(
         self, episode: Array | None, step: Array | None, ended: Array, has_final: Array, begin: int
@@ -221,11 +225,23 @@ class Inflow(Closing):
             )
 
     def _push(self, columns: list[Any], flags: Array | None, priorities: Array | None, chains: Array | None) -> None:
-        for start in range(0, len(columns[0]), _PIECE):
-            piece = slice(start, start + _PIECE)
+        n = _length(columns[0])
+        for start in range(0, n, _PIECE):
+            piece = slice(start, min(n, start + _PIECE))
             given = [None if a is None else a[piece] for a in (flags, priorities, chains)]
-            taken = [column[piece] for column in columns]
             rows.append(
-                self._native, self._table.spec, len(taken[0]), taken,
+                self._native, self._table.spec, piece.stop - start, [_piece(column, piece) for column in columns],
                 flags=given[0], priorities=given[1], chains=given[2], timeout=self._timeout,
             )  # fmt: skip
+
+
+def _length(column: Any) -> int:
+    """Rows of a column as `rows.buffer` gives it."""
+    return len(column[1]) - 1 if isinstance(column, tuple) else len(column)
+
+
+def _piece(column: Any, piece: slice) -> Any:
+    """Some of them; where rows vary in length the elements stay where they are."""
+    if isinstance(column, tuple):
+        return column[0], column[1][piece.start : piece.stop + 1]
+    return column[piece]

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["arrays", "export", "import_from", "import_table", "reader", "tensordict"]
 
 
+_ANY_LENGTH = ("parquet", "arrow", "arrow-stream")  # formats of rows that vary in length
+
+
 def export(
     table: Table,
     path: str | os.PathLike[str],
@@ -48,6 +51,8 @@ def export(
         raise ConfigError(
             f"compression {compression!r} is not one that {name} has: {', '.join(known) or 'it has none'}"
         )
+    if name not in _ANY_LENGTH:
+        _check_lengths(table, f"format {name!r} does not hold: use {', '.join(_ANY_LENGTH)}")
     module = formats.load(name)
     rows = Outflow(table)
     with (
@@ -80,6 +85,7 @@ def reader(table: Table) -> pa.RecordBatchReader:
 def arrays(table: Table) -> dict[str, Any]:
     """See `Table.to_numpy`."""
     _check_table(table)
+    _check_lengths(table, "arrays of NumPy do not hold: use to_arrow()")
     rows = Outflow(table)
     return npz.arrays_of(rows.frame, rows)
 
@@ -87,6 +93,7 @@ def arrays(table: Table) -> dict[str, Any]:
 def tensordict(table: Table) -> Any:
     """See `Table.to_tensordict`."""
     _check_table(table)
+    _check_lengths(table, "TensorDicts made here do not hold: use to_arrow()")
     rows = Outflow(table)
     return formats.load("tensordict").tensordict_of(rows.frame, rows)
 
@@ -199,6 +206,13 @@ def _append(
             inflow.append(named(piece, names))
             tell(inflow.rows)
         return inflow.rows
+
+
+def _check_lengths(table: Table, what: str) -> None:
+    if ragged := table.schema.ragged:
+        raise ConfigError(
+            f"column {ragged[0].name!r} of table {table.name!r} has rows that vary in length, which {what}"
+        )
 
 
 def _check_table(table: Table) -> None:

@@ -91,6 +91,11 @@ class Dataset:
         assert found is not None
         self._names = check_rename(rename, found.names, path)
         self._frame = Frame.of_arrow(found, schema, path, self._names)
+        if ragged := self._frame.schema.ragged:
+            raise ConfigError(
+                f"column {ragged[0].name!r} of {path} has rows that vary in length, which data sets on the disk do not "
+                "sample: import it into a table, or leave the column out of `schema`"
+            )
         self._window = self._checked(window)
         old = {new: name for name, new in self._names.items()}
         wanted = self._frame.columns_to_read([self._names.get(name, name) for name in found.names])

@@ -57,14 +57,20 @@ class Column:
     shape: tuple[Any, ...] = ()
     mean_length: float | None = field(default=None, compare=False, kw_only=True)
     mutable: bool = field(default=False, kw_only=True)
-    text: str | None = field(default=None, init=False)
+    text: str | None = field(default=None, kw_only=True)  # given by the dtype; here for `dataclasses.replace`
 
     if TYPE_CHECKING:
 
         def __init__(
-            self, name: str, dtype: npt.DTypeLike, shape: Sequence[Any] = (), *, mean_length: float | None = None,
+            self,
+            name: str,
+            dtype: npt.DTypeLike,
+            shape: Sequence[Any] = (),
+            *,
+            mean_length: float | None = None,
             mutable: bool = False,
-        ) -> None: ...  # fmt: skip
+            text: str | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
@@ -80,6 +86,8 @@ class Column:
             put(self, "text", given)
             put(self, "shape", (None,))
             given = np.uint8
+        elif self.text is not None and (self.text not in _TEXTS or given != np.uint8 or tuple(self.shape) != (None,)):
+            raise DtypeMismatch(f"column {self.name!r}: text={self.text!r} goes with its dtype: give that, 'string'")
         put(self, "dtype", np.dtype(str(_checked_dtype(self.name, given))))
         put(self, "shape", _checked_shape(self.name, self.shape))
         put(self, "mean_length", _checked_length(self.name, self.mean_length, self.ragged))

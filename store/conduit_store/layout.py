@@ -19,7 +19,7 @@ _OPEN_SHARE = 24  # the blocks that writers hold open take at most this part of 
 # Where rows vary in length: the same share, smaller in large tables; the memory that may go unused where a block takes
 # no more rows because the other half of it, rows or values, is full; and what is left over at its end, in rows.
 _MOST_OPEN_SHARE = 96
-_UNUSED = 0.02
+_UNUSED = 0.01
 _LEFT_OVER = 0.5
 
 
@@ -88,8 +88,8 @@ def _with_values(schema: Schema, rows: int) -> tuple[int, int]:
     fixed = sum(column.row_bytes for column in schema.columns)
     varying = sum(column.mean_bytes for column in schema.columns)
     # Which of the two is full first is chance: the cheaper one gets room to spare.
-    more_rows = min(1.0, _UNUSED * varying / fixed)
-    more_values = min(1.0, _UNUSED * fixed / varying)
+    more_rows = min(1.0, _UNUSED * (1 + varying / fixed))
+    more_values = min(1.0, _UNUSED * (1 + fixed / varying))
     values = math.ceil(varying * (rows * (1 + more_values) + _LEFT_OVER))
     return math.ceil(rows * (1 + more_rows)) + 1, (-(-values // ALIGN) + len(schema.ragged)) * ALIGN
 

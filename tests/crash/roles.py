@@ -190,7 +190,7 @@ class Saver(Role):
 
     def step(self) -> None:
         try:
-            self.store.checkpoint(self.folder, tables=("episodic",))
+            self.store.checkpoint(self.folder, tables=("episodic", "varying"))
         except CheckpointBusy:
             return
         manifest = checkpoints.verify(self.folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -252,6 +253,9 @@ def test_columns_say_what_they_are() -> None:
     text = Column("prompt", "string")
     assert (text.text, text.dtype, text.shape) == ("string", np.uint8, (None,))
     assert text != Column("prompt", "binary")
+    assert replace(text, name="x") == Column("x", "string")
+    with pytest.raises(DtypeMismatch, match="text="):
+        Column("x", "float32", (None,), text="string")
     for made in (column, text):
         again = pickle.loads(pickle.dumps(made))
         assert again == made
