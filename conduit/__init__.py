@@ -66,18 +66,20 @@ from conduit_store.errors import (
     ValueOutOfRange,
     WaitTimeout,
 )
+from conduit_store.ragged import Ragged
 from conduit_store.schema import Column, Schema
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Loader", "LoaderMetrics", "Queue", "QueueBatch",
-    "QueueLoader", "QueueMetrics", "QueueWriter", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics",
-    "UpdateResult", "VectorWriter", "Writer", "agents", "balance", "limiters", "removers", "samplers", "schedules",
-    "windows", "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "CheckpointBusy",
-    "CheckpointDamaged", "CheckpointError", "CheckpointNotFound", "ConduitError", "ConfigError", "DtypeMismatch",
-    "EpisodeError", "ExchangeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn",
-    "MissingExtra", "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout",
-    "SchemaError", "ShapeMismatch", "SourceNotFound", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound",
+    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Loader", "LoaderMetrics", "Queue",
+    "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "Schema", "Store", "StoreMetrics",
+    "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "agents", "balance", "limiters", "removers",
+    "samplers", "schedules", "windows", "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError",
+    "CheckpointBusy", "CheckpointDamaged", "CheckpointError", "CheckpointNotFound", "ConduitError", "ConfigError",
+    "DtypeMismatch", "EpisodeError", "ExchangeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired",
+    "LockTimeout", "MissingColumn", "MissingExtra", "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded",
+    "ReadOnlyStore", "SampleTimeout", "SchemaError", "ShapeMismatch", "SourceNotFound", "StaleKey", "StalePolicy",
+    "StoreClosed", "StoreNotFound",
     "UnknownColumn", "UnknownTable", "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip

@@ -16,8 +16,9 @@ from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.errors import CheckpointDamaged
 from conduit_store.native import native
+from conduit_store.schema import Schema
 
-__all__ = ["BLOCK", "SLOT_BITS", "Runs", "keys_of", "load", "row_columns", "runs_of", "values_of"]
+__all__ = ["BLOCK", "SLOT_BITS", "Runs", "keys_of", "load", "places_of", "row_columns", "runs_of", "values_of"]
 
 SLOT_BITS = 28
 # One block, as the core has it (cut.hpp, SavedBlock): rows [first, count) are in; birth 0: it is free.
@@ -54,6 +55,16 @@ def keys_of(blocks: Array, rows_per_block: int) -> Array:
     within = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(starts, counts)
     keys: Array = np.repeat(firsts, counts) + within.astype(np.uint64)
     return keys
+
+
+def places_of(schema: Schema) -> list[int]:
+    """Which of a batch's buffers is the first of each column: keys come before them, and elements after offsets."""
+    places: list[int] = []
+    at = 1
+    for column in schema.columns:
+        places.append(at)
+        at += 2 if column.ragged else 1
+    return places
 
 
 class Runs(NamedTuple):

@@ -82,9 +82,15 @@ def verify(path: str | os.PathLike[str], number: int | None = None) -> Manifest:
 
 def _check_columns(table: SavedTable, part: Part) -> None:
     """Each batch has its keys and every column, at the lengths that the schema says."""
-    widths = [8, *(column.row_bytes for column in table.spec.schema.columns)]
     for batch in part.batches:
-        if [length for _, length in batch.buffers] != [width * batch.rows for width in widths]:
+        lengths = [length for _, length in batch.buffers]
+        expected = [8 * batch.rows]
+        for column in table.spec.schema.columns:
+            expected.append(column.row_bytes * (batch.rows + column.ragged))
+            if column.ragged:  # whole elements, however many
+                there = lengths[len(expected)] if len(expected) < len(lengths) else 0
+                expected.append(there - there % column.element_bytes)
+        if lengths != expected:
             raise CheckpointDamaged(f"{part.file} does not have the columns of table {table.spec.name!r}")
 
 

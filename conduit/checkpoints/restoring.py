@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from conduit.checkpoints.index import Runs, load, row_columns, values_of
-from conduit.checkpoints.manifest import Part
+from conduit.checkpoints.index import Runs, load, places_of, row_columns, values_of
+from conduit.checkpoints.manifest import Batch, Part
 from conduit.checkpoints.reading import SavedTable, check_part, open_manifest, read_tables
 from conduit.checkpoints.reshaping import Changes, Shape, changed_spec, changed_state, default_rows, same_shape
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.errors import CheckpointDamaged, ConduitError, ConfigError, did_you_mean
+from conduit_store.layout import ALIGN
 
 if TYPE_CHECKING:
     from conduit.store import Store
@@ -77,6 +78,9 @@ def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Ch
     if same_shape(saved, spec):
         shape = None
         blocks, rows = saved.blocks, saved.rows
+        if spec.schema.ragged:  # their elements lie close together: no writer goes on in such a block
+            blocks = blocks.copy()
+            blocks["sealed"] = blocks["birth"] > 0
     else:
         shape = Shape(saved, spec)
         blocks, rows, state = shape.blocks, shape.rows, shape.state(state)
@@ -124,10 +128,30 @@ def _in_place(table: Table, saved: SavedTable, part: Part, runs: Runs) -> None:
         block, row = divmod(int(runs.slots[k]), layout.rows)
         if generations[block] != runs.generations[k]:
             continue  # evicted since the file was written
-        for column, (offset, length) in enumerate(batch.buffers[1:]):
-            at = block * layout.block_bytes + layout.offsets[column] + row * layout.row_bytes[column]
+        starts = iter(_divide(table, block, batch) if table.schema.ragged else ())
+        for column, first in zip(table.schema.columns, places_of(table.schema), strict=True):
+            number = table.schema.names.index(column.name)
+            offset, length = batch.buffers[first]
+            at = block * layout.block_bytes + layout.offsets[number] + row * layout.row_bytes[number]
             extents.append((offset, length, at))
+            if column.ragged:
+                offset, length = batch.buffers[first + 1]
+                at = block * layout.block_bytes + next(starts)
+                extents += [(offset, length, at)] if length else []
     check_part(saved.folder, part, table._native, extents)
+
+
+def _divide(table: Table, block: int, batch: Batch) -> list[int]:
+    """Give each column whose rows vary in length as much of a block as it needs; where the parts begin."""
+    layout = table._layout
+    starts: list[int] = []
+    end = layout.values
+    for column, first in zip(table.schema.columns, places_of(table.schema), strict=True):
+        if column.ragged:
+            starts.append(end)
+            end += -(-batch.buffers[first + 1][1] // ALIGN) * ALIGN
+    table._native.divide(block, max(1, -(-end // layout.block_bytes)), starts)
+    return starts
 
 
 def _one_by_one(

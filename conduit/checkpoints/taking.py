@@ -234,7 +234,7 @@ def _write_rows(
                     block = chosen[0]
                     batch = arrow.block_to_arrow(
                         table.schema, table._layout, cut.address(work.number, int(block["block"])),
-                        int(block["first"]), int(block["count"]), cut,
+                        int(block["first"]), int(block["count"]), cut, cut.starts(work.number, int(block["block"])),
                     )  # fmt: skip
                 file.write(keyed(batch, keys, schema), None if table.spec.slots else int(keys[0]))
                 at = end

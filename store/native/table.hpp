@@ -16,6 +16,7 @@
 #include "layout.hpp"
 #include "limiter.hpp"
 #include "process.hpp"
+#include "ragged.hpp"
 #include "spans.hpp"
 #include "sync.hpp"
 #include "tree.hpp"
@@ -46,7 +47,7 @@ struct ViewSpec {
 struct TableSpec {
   std::string name, spec;
   std::vector<Column> columns;
-  std::uint64_t max_size = 0, block_bytes = 0, seed = 0;
+  std::uint64_t max_size = 0, block_bytes = 0, values_offset = 0, seed = 0;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
   bool links = false;  // rows are chained into episodes: any view that is not of rows as stored needs it
   RemoverKind remover = kRemoveOldest;
@@ -131,7 +132,8 @@ class TableCore {
 
   // --- take the lock themselves ---
   // A free block given to a writer of this process, or kNoRow when none can be had now (then `holders` says why).
-  std::uint32_t open_block(std::uint64_t writer, SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
+  // `blocks`: more than one for a row that no single block could hold; the first of that many adjacent ones is returned.
+  std::uint32_t open_block(std::uint64_t writer, std::uint32_t blocks, SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
   // The writer has gone, and holds no block: its open episodes end where they are.
   void finish_writer(std::uint64_t writer);
   // Priorities must be finite and not negative (checked by the caller, whole batch). The last of equal keys wins.
@@ -176,6 +178,7 @@ class TableCore {
   // Blocks are single rows that leave in any order, see remove.cpp.
   bool slots() const { return t_.remover != kRemoveOldest; }
   Block& block(std::uint32_t b) const { return blocks_[b]; }
+  const RaggedBlocks& ragged() const { return ragged_; }
   Tally& tally(std::uint32_t process) const { return tallies_[process]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t prev(std::uint32_t slot) const { return std::atomic_ref(prev_[slot]).load(std::memory_order_relaxed); }
@@ -234,13 +237,15 @@ class TableCore {
   std::uint32_t victim() const;
   bool remove_one();
   void make_room();
-  bool eviction_frees() const;
+  bool eviction_frees(std::uint32_t blocks) const;
+  std::uint32_t free_run(std::uint32_t blocks) const;
   void seal_dead(bool pressed = false);
   void check_saved(const SavedTable& saved) const;
   void put_rows(const SavedTable& saved);
   void restore_counts(const SavedTable& saved);
   bool reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
-  void give(std::uint32_t b, std::uint64_t writer);
+  void give(std::uint32_t b, std::uint32_t blocks, std::uint64_t writer);
+  void take_back(std::uint32_t b);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   bool held_for_checkpoint() const;
   bool held_born(std::uint64_t birth) const { return birth >= t_.hold.low.load(std::memory_order_acquire) && birth <= t_.hold.high; }
@@ -275,6 +280,7 @@ class TableCore {
   Tally* tallies_;
   std::uint32_t* active_;
   BlockLinks links_;
+  RaggedBlocks ragged_;
   std::uint32_t* order_;  // of a queue
   VictimTree victims_;
   std::byte* data_;
