@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from conduit import windows
-from conduit.exchange.damage import reading
 from conduit.exchange.frame import Frame, check_rename, named
-from conduit.exchange.parquet import files_of
 from conduit.offline import shuffle
+from conduit.offline.groups import pieces_of, read
 from conduit.offline.loading import OfflineBatch, OfflineLoader
 from conduit.offline.steps import Group, columns_of, windows_of
 from conduit.plans import batch_columns
 from conduit.values import whole_number
 from conduit_store.arrays import Array
-from conduit_store.errors import CapacityError, ConfigError, ExchangeError, SourceNotFound
+from conduit_store.errors import CapacityError, ConfigError
 from conduit_store.memory import parse_bytes
 from conduit_store.schema import Schema
 
@@ -41,7 +38,9 @@ def open(
     seed: int = 0,
     threads: int = 2,
 ) -> Dataset:
-    """Open a Parquet file, or a folder of them, to train from; nothing but their metadata is read here.
+    """Open a file, or a folder of files, to train from: Parquet or Arrow IPC. Nothing but metadata is read here.
+
+    Images are better kept in Arrow IPC: Parquet takes each pixel for a number of 32 bits, and is slow to decode.
 
     `window`: Transition() for steps of episodes, Row() for others, if None; n-step windows end at the border of a row
     group as at a time limit. `schema`, `rename`: as of `Store.import_table`. `buffer`: memory of the shuffle, see
@@ -57,7 +56,7 @@ def open(
 
 
 class Dataset:
-    """Rows in Parquet files of any size. From `open`; safe in any thread, pickled by its arguments."""
+    """Rows in files of any size. From `open`; safe in any thread, pickled by its arguments."""
 
     def __init__(
         self,
@@ -70,25 +69,9 @@ class Dataset:
         threads: int,
     ) -> None:
         self._arguments = path, window, schema, rename, buffer, seed, threads
-        if not path.exists():
-            raise SourceNotFound(f"{path} is not there")
         self._path = path
-        self._groups: list[tuple[Path, int, int]] = []  # file, number of the row group in it, rows
-        self._exports: dict[Path, str | None] = {}  # which export a file is of
-        found: pa.Schema | None = None
-        for file in files_of(path):
-            with reading(file, "Parquet"), pq.ParquetFile(file) as opened:
-                metadata, here = opened.metadata, opened.schema_arrow
-                self._groups += [
-                    (file, i, metadata.row_group(i).num_rows)
-                    for i in range(metadata.num_row_groups)
-                    if metadata.row_group(i).num_rows
-                ]
-            if found is not None and not found.equals(here):
-                raise ExchangeError(f"{file} has other columns than the files before it: open them one by one")
-            found = here
-            self._exports[file] = Frame.of_arrow(here, schema, file, check_rename(rename, here.names, file)).export
-        assert found is not None
+        self._pieces, schemas = pieces_of(path)
+        found = next(iter(schemas.values()))
         self._names = check_rename(rename, found.names, path)
         self._frame = Frame.of_arrow(found, schema, path, self._names)
         if ragged := self._frame.schema.ragged:
@@ -96,9 +79,11 @@ class Dataset:
                 f"column {ragged[0].name!r} of {path} has rows that vary in length, which data sets on the disk do not "
                 "sample: import it into a table, or leave the column out of `schema`"
             )
+        # which export a file is of
+        self._exports = {file: Frame.of_arrow(s, schema, file, self._names).export for file, s in schemas.items()}
         self._window = self._checked(window)
         old = {new: name for name, new in self._names.items()}
-        wanted = self._frame.columns_to_read([self._names.get(name, name) for name in found.names])
+        wanted = self._frame.columns_to_read([str(self._names.get(name, name)) for name in found.names])
         self._columns = [old.get(name, name) for name in wanted if name != "priority"]
         self._batch_schema = Schema(batch_columns(self._frame.schema, self._window))
         self._seed = whole_number("seed", seed, 0, 2**63 - 1)
@@ -139,7 +124,7 @@ class Dataset:
 
     def __len__(self) -> int:
         """Rows in the files. An epoch has as many, less the steps whose successor is not known."""
-        return sum(rows for _, _, rows in self._groups)
+        return sum(piece.rows for piece in self._pieces)
 
     def loader(
         self,
@@ -172,7 +157,7 @@ class Dataset:
         with ThreadPoolExecutor(self._threads, "conduit-offline-read") as threads:
             while end is None or number < end:
                 random = np.random.Generator(np.random.Philox(key=[self._seed, number]))
-                batches = shuffle.epoch(pool, len(self._groups), self._rows_of, threads, self._threads, size, random)
+                batches = shuffle.epoch(pool, len(self._pieces), self._rows_of, threads, self._threads, size, random)
                 any_rows = False
                 for columns in batches:
                     any_rows = True
@@ -182,37 +167,25 @@ class Dataset:
                     return  # else an endless loader of nothing
                 number += 1
 
-    def _rows_of(self, group: int) -> dict[str, Array]:
-        rows = self._read(group, None)
+    def _rows_of(self, index: int) -> dict[str, Array]:
+        piece = self._pieces[index]
+        rows = named(read(piece, self._columns, None), self._names)
         if isinstance(self._window, windows.Row):
-            return columns_of(self._frame, Group(rows, None, self._name(group)))
-        behind = self._read(group + 1, _BEHIND) if self._goes_on(group) else None
-        return windows_of(self._frame, Group(rows, behind, self._name(group)), self._window)
+            return columns_of(self._frame, Group(rows, None, piece.name))
+        behind = None
+        if self._goes_on(index):
+            behind = named(read(self._pieces[index + 1], self._columns, _BEHIND), self._names)
+        return windows_of(self._frame, Group(rows, behind, piece.name), self._window)
 
-    def _goes_on(self, group: int) -> bool:
-        """Whether successors of this row group's last steps may be in the next one."""
-        if group + 1 == len(self._groups) or all(name in self._columns for name in self._frame.following):
+    def _goes_on(self, index: int) -> bool:
+        """Whether successors of this piece's last steps may be in the next one."""
+        if index + 1 == len(self._pieces) or all(name in self._columns for name in self._frame.following):
             return False
-        file, other = self._groups[group][0], self._groups[group + 1][0]
+        file, other = self._pieces[index].file, self._pieces[index + 1].file
         return file == other or (self._exports[file] is not None and self._exports[file] == self._exports[other])
-
-    def _read(self, group: int, first: int | None) -> pa.Table:
-        """Return a row group, or its first rows, with our names for the columns."""
-        file, number, _ = self._groups[group]
-        with reading(file, "Parquet"), pq.ParquetFile(file, page_checksum_verification=True) as opened:
-            if first is None:
-                table = opened.read_row_group(number, columns=self._columns, use_threads=False)
-            else:
-                batches = opened.iter_batches(first, row_groups=[number], columns=self._columns, use_threads=False)
-                table = pa.Table.from_batches([next(batches)])
-        return named(table, self._names)
-
-    def _name(self, group: int) -> str:
-        file, number, _ = self._groups[group]
-        return f"row group {number} of {file}"
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return Dataset, self._arguments
 
     def __repr__(self) -> str:
-        return f"<Dataset {str(self._path)!r}: {len(self):,} rows in {len(self._groups)} row groups, {self._window}>"
+        return f"<Dataset {str(self._path)!r}: {len(self):,} rows in {len(self._pieces)} pieces, {self._window}>"

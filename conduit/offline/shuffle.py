@@ -21,6 +21,9 @@ from conduit_store.schema import Schema
 __all__ = ["Pool", "epoch"]
 
 
+_TOGETHER = 8192  # rows taken out at a time, if batches are smaller
+
+
 class Pool:
     """A bag of rows: `size` of at most `capacity`. Rows are put in, and random ones taken out."""
 
@@ -65,6 +68,8 @@ def epoch(
 
     `read(i)` gives the rows of row group i, in a thread; `ahead` of them are read before their turn.
     """
+    # Small batches are taken out several at a time, but never more than an eighth of the buffer.
+    together = batch_size * max(1, min(_TOGETHER, pool.capacity // 8) // batch_size)
     order = iter(random.permutation(groups).tolist())
     coming: list[Future[dict[str, Array]]] = []
     pool.size = 0
@@ -84,7 +89,10 @@ def epoch(
                     break
             if pool.size == 0:
                 return
-            yield pool.take(min(batch_size, pool.size), random)
+            taken = pool.take(min(together, pool.size), random)
+            n = len(next(iter(taken.values())))
+            for start in range(0, n, batch_size):
+                yield {name: array[start : start + batch_size] for name, array in taken.items()}
     finally:
         for future in coming:
             future.cancel()

@@ -52,3 +52,12 @@ def test_ppo_makes_a_few_updates(tmp_path: Path) -> None:
     assert status == 1, out
     assert "update   5   10,240 steps" in out
     assert "not solved" in out
+
+
+def test_offline_clones_what_it_recorded(tmp_path: Path) -> None:
+    """One process, seeded; the files stay where they were asked for."""
+    command = ("offline.py", "--steps=6000", "--epochs=3", f"--folder={tmp_path / 'experience'}")
+    status, out = finish(tmp_path / "a", start(tmp_path / "a", *command))
+    assert status == 0, out
+    assert "the clone balances for" in out
+    assert [file.name for file in (tmp_path / "experience").iterdir()] == ["part-00000.parquet"]

@@ -25,10 +25,15 @@ from tests.store_support import fresh_store, keys_of
 X = Schema((Column("x", np.dtype("i8")), Column("group", np.dtype("i8"))))
 
 
-def numbered(folder: Path, rows: int, group: int, files: int = 2) -> Path:
+def numbered(folder: Path, rows: int, group: int, files: int = 2, arrow: bool = False) -> Path:
     """x counts the rows, `group` their row groups."""
     folder.mkdir()
     for number, x in enumerate(np.array_split(np.arange(rows), files)):
+        if arrow:
+            table = pa.table({"x": x, "group": x // group})
+            with pa.ipc.new_file(str(folder / f"{number}.arrow"), table.schema) as writer:
+                writer.write_table(table, group)
+            continue
         pq.write_table(pa.table({"x": x, "group": x // group}), folder / f"{number}.parquet", row_group_size=group)
     return folder
 
@@ -38,8 +43,9 @@ def drawn(data: conduit.offline.Dataset, size: int, **options: Any) -> list[list
         return [batch["x"].tolist() for batch in loader]
 
 
-def test_every_row_once_an_epoch(tmp_path: Path) -> None:
-    data = conduit.offline.open(numbered(tmp_path / "a", 1_000, 90), buffer=64 * 16)
+@pytest.mark.parametrize("arrow", [False, True])
+def test_every_row_once_an_epoch(tmp_path: Path, arrow: bool) -> None:
+    data = conduit.offline.open(numbered(tmp_path / "a", 1_000, 90, arrow=arrow), buffer=64 * 16)
     assert (len(data), data.buffer_rows) == (1_000, 64)
     batches = drawn(data, 32, epochs=3)
     assert [len(batch) for batch in batches] == ([32] * 31 + [8]) * 3
@@ -117,12 +123,12 @@ def rows_by_bytes(columns: dict[str, Any], names: tuple[str, ...]) -> list[tuple
 
 
 @pytest.mark.parametrize("window", [windows.Transition(0.9), windows.NStep(1, 0.9), windows.NStep(3, 0.9)], ids=str)
-@pytest.mark.parametrize("schema", [STEPS, NESTED], ids=["flat", "nested"])
-def test_windows_are_those_of_a_table(tmp_path: Path, window: Any, schema: Schema) -> None:
+@pytest.mark.parametrize(("schema", "suffix"), [(STEPS, ".parquet"), (NESTED, ".parquet"), (STEPS, ".arrow")])
+def test_windows_are_those_of_a_table(tmp_path: Path, window: Any, schema: Schema, suffix: str) -> None:
     with fresh_store() as store:
         table = steps_table(store, schema=schema, window=window)
-        table.export(tmp_path / "x.parquet")
-        data = conduit.offline.open(tmp_path / "x.parquet", window=window)
+        table.export(tmp_path / f"x{suffix}")
+        data = conduit.offline.open(tmp_path / f"x{suffix}", window=window)
         assert data.batch_schema == table.batch_schema
         ready = []
         for key in keys_of(table):
@@ -138,16 +144,16 @@ def test_windows_are_those_of_a_table(tmp_path: Path, window: Any, schema: Schem
         assert rows_by_bytes(found, data.batch_schema.names) == rows_by_bytes(expected, data.batch_schema.names)
 
 
-@pytest.mark.parametrize("folder", [False, True])
-def test_no_step_is_lost_between_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: bool) -> None:
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow", "parts"])
+def test_no_step_is_lost_between_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The successor of a group's last step is found in the next group, also in the next file of the same export."""
     monkeypatch.setattr(pieces, "_ROWS", 16)
     monkeypatch.setattr(parquet, "_FILE_BYTES", 40 * STEPS.row_bytes)
     with fresh_store() as store:
         table = steps_table(store, window=windows.Transition())
-        path = tmp_path / ("parts" if folder else "x.parquet")
-        table.export(path, "parquet")
-        assert len(list(path.iterdir()) if folder else [path]) == (3 if folder else 1)
+        path = tmp_path / name
+        table.export(path, "parquet" if name == "parts" else None)
+        assert len(list(path.iterdir()) if name == "parts" else [path]) == (3 if name == "parts" else 1)
         data = conduit.offline.open(path)
         with data.loader(1_000) as loader:
             batch = next(loader)
