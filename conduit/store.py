@@ -38,7 +38,6 @@ __all__ = ["Store"]
 logger = logging.getLogger("conduit")
 
 _MAX_TABLES = 64
-_POPULATE_BYTES = 16 << 20
 _open_stores: weakref.WeakValueDictionary[tuple[str, bool], Store] = weakref.WeakValueDictionary()
 
 
@@ -361,7 +360,7 @@ class Store(Closing):
         self._create(spec, exist_ok)
         return self.queue(name)
 
-    def _create(self, spec: TableSpec, exist_ok: bool) -> Table:
+    def _create(self, spec: TableSpec, exist_ok: bool, populate: bool = True) -> Table:
         name = spec.name
         record = spec.to_native()
         self._native.check()
@@ -381,7 +380,8 @@ class Store(Closing):
             raise
         table = self._table(name)
         logger.info("%s", table.describe())
-        table._populate_in_background(_POPULATE_BYTES)
+        if populate:
+            table._populate()
         return table
 
     def table(self, name: str) -> Table:

@@ -96,8 +96,8 @@ def runs_of(folder: Path, part: Part) -> Runs:
     return Runs(slots, (keys >> np.uint64(SLOT_BITS)).astype(np.int64), rows)
 
 
-def load(folder: Path, part: Part) -> Array:
-    """Return the bytes of a file, uint8 (n,), once their checksum has been found right.
+def load(folder: Path, part: Part, room: Array | None = None) -> Array:
+    """Return the bytes of a file, uint8 (n,), once their checksum has been found right. `room`: memory to put them in.
 
     Raises:
         CheckpointDamaged: names the file and what is wrong with it.
@@ -108,7 +108,7 @@ def load(folder: Path, part: Part) -> Array:
             size = os.fstat(file.fileno()).st_size
             if size != part.bytes:
                 raise CheckpointDamaged(f"{path} has {size:,} bytes, and was written with {part.bytes:,}")
-            memory = np.empty(size, np.uint8)
+            memory = np.empty(size, np.uint8) if room is None else room[:size]
             view = memory.data
             while view:
                 got = file.readinto(view)

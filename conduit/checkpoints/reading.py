@@ -18,7 +18,7 @@ from conduit_store.arrays import Array
 from conduit_store.errors import CheckpointDamaged, LayoutMismatch
 from conduit_store.native import native
 
-__all__ = ["SavedTable", "open_manifest", "read_tables", "verify"]
+__all__ = ["SavedTable", "open_manifest", "read_into", "read_tables", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,10 @@ def verify(path: str | os.PathLike[str], number: int | None = None) -> Manifest:
     """
     folder, manifest = open_manifest(path, number)
     for table in read_tables(folder, manifest):
+        # one piece of memory for all files: new pages would cost more than reading does
+        memory = np.empty(max((part.bytes for part in table.record.parts), default=0), np.uint8)
         for part in table.record.parts:
-            memory = load(folder, part)
+            load(folder, part, memory)
             _check_columns(table, part)
             for batch in range(len(part.batches)):
                 _check_keys(memory, part, batch)
@@ -138,11 +140,11 @@ def _runs(folder: Path, part: Part) -> Runs:
 
 def _columns(folder: Path, part: Part, kinds: dict[str, np.dtype[Any]]) -> dict[str, Array]:
     memory = load(folder, part)
-    if not part.batches:
-        return {name: np.zeros(0, dtype) for name, dtype in kinds.items()}
-    if len(part.batches) != 1:
-        raise CheckpointDamaged(f"{part.file} has {len(part.batches)} batches, and should have one")
-    return {name: values_of(memory, part, 0, at, dtype) for at, (name, dtype) in enumerate(kinds.items())}
+    columns: dict[str, Array] = {}
+    for at, (name, dtype) in enumerate(kinds.items()):
+        pieces = [values_of(memory, part, batch, at, dtype) for batch in range(len(part.batches))]
+        columns[name] = np.concatenate([np.zeros(0, dtype), *pieces]) if len(pieces) != 1 else pieces[0]
+    return columns
 
 
 def _read_blocks(folder: Path, record: TableRecord) -> Array:
@@ -199,8 +201,10 @@ def _check_covered(table: SavedTable) -> None:
         )
 
 
-def check_part(folder: Path, part: Part, table: native.Table | None, extents: list[tuple[int, int, int]]) -> None:
+def read_into(folder: Path, part: Part, table: native.Table, extents: list[tuple[int, int, int]], data_fd: int) -> None:
     """Read a file, rows straight to where they belong in `table`, and hold it against its checksum.
+
+    `extents`: (offset in the file, bytes, offset in the table's rows). `data_fd`: the segment that these lie in.
 
     Raises:
         CheckpointDamaged: it is shorter, longer or other than it was written.
@@ -212,7 +216,7 @@ def check_part(folder: Path, part: Part, table: native.Table | None, extents: li
             size = os.fstat(fd).st_size
             if size != part.bytes:
                 raise CheckpointDamaged(f"{path} has {size:,} bytes, and was written with {part.bytes:,}")
-            crc = native.read_part(fd, size, table, extents)
+            crc = native.read_part(fd, size, table, extents, data_fd)
         finally:
             os.close(fd)
     except OSError as error:

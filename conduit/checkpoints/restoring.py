@@ -12,7 +12,7 @@ import numpy as np
 
 from conduit.checkpoints.index import Runs, load, row_columns, values_of
 from conduit.checkpoints.manifest import Part
-from conduit.checkpoints.reading import SavedTable, check_part, open_manifest, read_tables
+from conduit.checkpoints.reading import SavedTable, open_manifest, read_into, read_tables
 from conduit.checkpoints.reshaping import Changes, Shape, changed_spec, changed_state, default_rows, same_shape
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
@@ -72,7 +72,7 @@ def _bytes(spec: TableSpec) -> int:
 
 def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Changes) -> Iterator[int]:
     """Make the table; yields the bytes of each file that has been read."""
-    table = store._create(spec, exist_ok=False)
+    table = store._create(spec, exist_ok=False, populate=False)
     state = changed_state(saved, spec, changes)
     if same_shape(saved, spec):
         shape = None
@@ -101,6 +101,7 @@ def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Ch
     }
     with _as_damage(spec):
         table._native.restore(state, np.ascontiguousarray(blocks).tobytes(), n, arrays)
+    table._populate()
 
 
 @contextmanager
@@ -127,7 +128,7 @@ def _in_place(table: Table, saved: SavedTable, part: Part, runs: Runs) -> None:
         for column, (offset, length) in enumerate(batch.buffers[1:]):
             at = block * layout.block_bytes + layout.offsets[column] + row * layout.row_bytes[column]
             extents.append((offset, length, at))
-    check_part(saved.folder, part, table._native, extents)
+    read_into(saved.folder, part, table._native, extents, table._store._data_fd)
 
 
 def _one_by_one(
