@@ -152,7 +152,8 @@ class Store(Closing):
 
         Example:
             >>> store = conduit.Store.restore("/data/run1")
-            >>> bigger = {"replay": conduit.checkpoints.Changes(max_size=2_000_000)}
+            >>> from conduit import checkpoints
+            >>> bigger = {"replay": checkpoints.Changes(max_size=2_000_000)}
             >>> store = conduit.Store.restore("/data/run1", "run2", "8GiB", tables=bigger)
         """
         from conduit.checkpoints.restoring import restore  # pyarrow
@@ -174,11 +175,11 @@ class Store(Closing):
     ) -> CheckpointInfo:
         """Write all tables and queues, as they are at one moment, into the folder `path`.
 
-        Everybody goes on meanwhile: the locks of all tables are held while what is due is folded and 4 bytes a row are
-        copied (about a millisecond a million rows); a writer that comes to reuse a block that is not written yet waits
-        for it. Only what the newest checkpoint of the folder does not have is written. `keep`: how many of the newest
-        stay there. `progress(done, total)`: called with bytes, now and then. The files are Arrow IPC; see
-        docs/checkpoints.md.
+        Everybody goes on meanwhile: the locks of all tables are held for microseconds (and a millisecond a million rows
+        of tables without replacement or with `max_times_sampled`, and of queues); a writer that comes to reuse a block
+        that is not written yet waits for it. Only what the newest checkpoint of the folder does not have is written.
+        `keep`: how many of the newest stay there. `progress(done, total)`: called with bytes, now and then. The files
+        are Arrow IPC; see docs/checkpoints.md.
 
         The checkpoint is there once this returns. Killed, interrupted or out of disk before that, the folder has those
         that it had.

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from conduit.checkpoints.index import Runs, load, row_columns, values_of
+from conduit.checkpoints.index import Runs, row_columns
+from conduit.checkpoints.loading import load, read_into, values_of
 from conduit.checkpoints.manifest import Part
-from conduit.checkpoints.reading import SavedTable, open_manifest, read_into, read_tables
+from conduit.checkpoints.reading import SavedTable, open_manifest, read_tables
 from conduit.checkpoints.reshaping import Changes, Shape, changed_spec, changed_state, default_rows, same_shape
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
@@ -87,21 +88,24 @@ def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Ch
         else:
             reads = [pool.submit(_one_by_one, table, saved, part, runs, shape, changes) for part, runs in files]
         try:
+            with _as_damage(spec):  # the index, while rows are being read
+                _put_back(table, state, blocks, rows, len(saved.keys) if shape is None else len(shape.keep))
             for part, read in zip(saved.record.parts, reads, strict=True):
                 read.result()
                 yield part.bytes
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    n = len(saved.keys) if shape is None else len(shape.keep)
+    table._populate()
+
+
+def _put_back(table: Table, state: dict[str, Any], blocks: Array, rows: dict[str, Array], n: int) -> None:
     arrays = {
         (part, which): np.ascontiguousarray(rows[column], dtype)
-        for column, (part, which, dtype) in row_columns(spec).items()
+        for column, (part, which, dtype) in row_columns(table.spec).items()
         if column in rows
     }
-    with _as_damage(spec):
-        table._native.restore(state, np.ascontiguousarray(blocks).tobytes(), n, arrays)
-    table._populate()
+    table._native.restore(state, np.ascontiguousarray(blocks).tobytes(), n, arrays)
 
 
 @contextmanager

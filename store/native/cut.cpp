@@ -31,6 +31,7 @@ Cut::Cut(std::shared_ptr<Process> process, std::vector<std::shared_ptr<TableCore
   try {
     for (OfTable& table : tables_) prepare(table);
     take(false);
+    FAILPOINT(cut_copying);
     for (OfTable& table : tables_) copy_priorities(table);
     if (!finish_priorities()) take(true);
   } catch (...) {
