@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=2.0, help="rows of a table (%(default)s)")
     parser.add_argument("--only", choices=list(WORKLOADS), nargs="*", default=["W1", "W3"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rate", type=int, default=2_000, help="appended rows a second of each writer (%(default)s)")
+    parser.add_argument("--rate", type=float, default=5.0, help="MB a second that each writer appends (%(default)s)")
     arguments = parser.parse_args()
     for name in arguments.only:
         measure(WORKLOADS[name], arguments)
@@ -108,8 +108,9 @@ def pauses(
     context = multiprocessing.get_context("spawn")
     stop, results = context.Event(), context.Queue()
     roles = [(append, WRITERS), (learn, LEARNERS)]
+    rate = arguments.rate * 1e6 / workload.row_bytes
     team = [
-        context.Process(target=role, args=(name, workload.name, arguments.rate, stop, results))
+        context.Process(target=role, args=(name, workload.name, rate, stop, results))
         for role, count in roles
         for _ in range(count)
     ]
@@ -118,19 +119,20 @@ def pauses(
     for _ in team:
         results.get()  # ready
     windows: list[tuple[float, float]] = []
+    locked_ms: list[float] = []
     time.sleep(5)
     quiet = (time.monotonic() - 5, time.monotonic())
     for _ in range(arguments.rounds):
         shutil.rmtree(folder, ignore_errors=True)
         began = time.monotonic()
-        store.checkpoint(folder)
+        locked_ms.append(round(store.checkpoint(folder).locked_s * 1e3, 3))
         windows.append((began, time.monotonic()))
         time.sleep(1)
     stop.set()
     told = [results.get() for _ in team]
     for process in team:
         process.join()
-    found: dict[str, Any] = {"saving_s": round(sum(b - a for a, b in windows), 2)}
+    found: dict[str, Any] = {"saving_s": round(sum(b - a for a, b in windows), 2), "locked_ms": locked_ms}
     for kind in ("append", "sample"):
         calls = np.concatenate([times for what, times in told if what == kind])
         for label, spans in (("quiet", [quiet]), ("saving", windows)):
@@ -146,7 +148,7 @@ def pauses(
     return found
 
 
-def append(name: str, workload: str, rate: int, stop: Event, results: Any) -> None:
+def append(name: str, workload: str, rate: float, stop: Event, results: Any) -> None:
     pool = make_rows(WORKLOADS[workload], _PIECE)
     times: list[tuple[float, float]] = []
     with conduit.Store.attach(name) as store:
@@ -163,7 +165,7 @@ def append(name: str, workload: str, rate: int, stop: Event, results: Any) -> No
     results.put(("append", np.array(times)))
 
 
-def learn(name: str, _workload: str, _rate: int, stop: Event, results: Any) -> None:
+def learn(name: str, _workload: str, _rate: float, stop: Event, results: Any) -> None:
     times: list[tuple[float, float]] = []
     with conduit.Store.attach(name) as store:
         table = store["t"]

@@ -11,6 +11,7 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
     samplers, windows, limiters, removers  settings       spec.py     all of them together, as stored
     schedules.py settings that change with time
     views.py     windows by name                          agents/     several agents in one environment
+    exchange/    rows to and from files of others
 """
 
 from conduit import agents, limiters, removers, samplers, schedules, windows
@@ -38,6 +39,7 @@ from conduit_store.errors import (
     ConfigError,
     DtypeMismatch,
     EpisodeError,
+    ExchangeError,
     ForkedHandle,
     LayoutMismatch,
     LeaseExpired,
@@ -52,6 +54,7 @@ from conduit_store.errors import (
     SampleTimeout,
     SchemaError,
     ShapeMismatch,
+    SourceNotFound,
     StaleKey,
     StalePolicy,
     StoreClosed,
@@ -63,18 +66,20 @@ from conduit_store.errors import (
     ValueOutOfRange,
     WaitTimeout,
 )
+from conduit_store.ragged import Ragged
 from conduit_store.schema import Column, Schema
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Loader", "LoaderMetrics", "Queue",
-    "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Schema", "Store", "StoreMetrics", "Table",
-    "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "agents", "balance", "limiters", "removers", "samplers",
-    "schedules", "windows", "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError", "CheckpointBusy",
-    "CheckpointDamaged", "CheckpointError", "CheckpointNotFound", "ConduitError",
-    "ConfigError", "DtypeMismatch", "EpisodeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout",
-    "MissingColumn", "MissingExtra", "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore",
-    "SampleTimeout", "SchemaError", "ShapeMismatch", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound",
+    "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "Schema", "Store", "StoreMetrics",
+    "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "agents", "balance", "limiters", "removers",
+    "samplers", "schedules", "windows", "AppendTimeout", "AttachRefused", "AttachTimeout", "CapacityError",
+    "CheckpointBusy", "CheckpointDamaged", "CheckpointError", "CheckpointNotFound", "ConduitError", "ConfigError",
+    "DtypeMismatch", "EpisodeError", "ExchangeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired",
+    "LockTimeout", "MissingColumn", "MissingExtra", "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded",
+    "ReadOnlyStore", "SampleTimeout", "SchemaError", "ShapeMismatch", "SourceNotFound", "StaleKey", "StalePolicy",
+    "StoreClosed", "StoreNotFound",
     "UnknownColumn", "UnknownTable", "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip

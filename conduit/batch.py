@@ -10,8 +10,9 @@ import numpy as np
 
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, MissingExtra, UnknownColumn
-from conduit_store.layout import BlockLayout
+from conduit_store.layout import ALIGN, BlockLayout
 from conduit_store.native import native
+from conduit_store.ragged import Ragged
 from conduit_store.schema import Column, Schema
 
 if TYPE_CHECKING:
@@ -44,22 +45,24 @@ class BatchFormat(NamedTuple):
     places: dict[str, tuple[Column, int]]  # by column name
     tensor_names: tuple[str, ...]  # what torch() returns
     fields: native.Fields  # the same, as the core exports it
+    ragged: tuple[tuple[Column, int], ...]  # columns whose rows vary in length, and where their offsets lie
 
     @classmethod
     def make(cls, n: int, schema: Schema, offsets: list[int], *, drawn: bool) -> BatchFormat:
         """Return the format; `drawn`: with probabilities and weights, which rows of a queue do not have."""
         places = {column.name: (column, offset) for column, offset in zip(schema.columns, offsets, strict=False)}
+        fixed = [place for place in places.values() if not place[0].ragged]
         # The core hands out times as their integers: torch has no times.
-        dtypes = ["i8" if column.dtype.kind in "mM" else column.dtype.str[1:] for column in schema.columns]
         fields = [
-            (offset, dtype, list(column.shape))
-            for offset, dtype, column in zip(offsets, dtypes, schema.columns, strict=False)
+            (offset, "i8" if column.dtype.kind in "mM" else column.dtype.str[1:], list(column.shape))
+            for column, offset in fixed
         ]
-        names = schema.names
+        names = tuple(column.name for column, _ in fixed)
         if drawn:
             fields.append((offsets[len(schema.columns) + 2], "f4", []))
             names = (*names, "weights")
-        return cls(n, schema, tuple(offsets), places, names, native.Fields(n, fields))
+        ragged = tuple(place for place in places.values() if place[0].ragged)
+        return cls(n, schema, tuple(offsets), places, names, native.Fields(n, fields), ragged)
 
 
 class Formats:
@@ -83,6 +86,8 @@ class Formats:
 class Batch:
     """`n` sampled rows. `batch["obs"]` is an array of shape (n, *row_shape), writable and nobody else's.
 
+    Where rows vary in length, `batch["tokens"]` is a Ragged, also when they happen to be equally long.
+
     `keys` uint64 (n,), `probabilities` float64 (n,) as drawn, `weights` float32 (n,), the largest 1.0.
     The memory is reused once the last array or tensor made from it has died, never before.
     """
@@ -92,9 +97,9 @@ class Batch:
     def __init__(self, staging: native.Staging, layout: BatchFormat) -> None:
         self._staging: Any = staging  # has the buffer protocol, which NumPy's types do not know of
         self._format = layout
-        self._made: dict[str, Array] = {}
+        self._made: dict[str, Any] = {}
 
-    def __getitem__(self, name: str) -> Array:
+    def __getitem__(self, name: str) -> Any:
         """Return a column.
 
         Raises:
@@ -107,9 +112,32 @@ class Batch:
             if place is None:
                 raise UnknownColumn(f"no column {name!r} in this batch, which has {', '.join(self.names)}")
             column, offset = place
+            if column.ragged:
+                self._made.update(self._ragged())
+                return self._made[name]
             array = np.ndarray((layout.n, *column.shape), column.dtype, self._staging, offset)
             self._made[name] = array
         return array
+
+    def _ragged(self) -> dict[str, Ragged]:
+        """The columns whose rows vary in length: their elements lie behind all else, column after column."""
+        layout, staging = self._format, self._staging
+        made: dict[str, Ragged] = {}
+        for (column, offset), at in zip(layout.ragged, self._starts(), strict=True):
+            offsets = np.ndarray((layout.n + 1,), np.int64, staging, offset)
+            values = np.ndarray((int(offsets[-1]), *column.shape[1:]), column.dtype, staging, at)
+            made[column.name] = Ragged._made(values, offsets, column.text)
+        return made
+
+    def _starts(self) -> list[int]:
+        layout = self._format
+        starts: list[int] = []
+        at = layout.offsets[-1]
+        for column, offset in layout.ragged:
+            starts.append(at)
+            elements = int(np.ndarray((1,), np.int64, self._staging, offset + 8 * layout.n)[0])
+            at += -(-elements * column.element_bytes // ALIGN) * ALIGN
+        return starts
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -145,22 +173,34 @@ class Batch:
     def __contains__(self, name: object) -> bool:
         return name in self._format.places
 
-    def items(self) -> Iterator[tuple[str, Array]]:
+    def items(self) -> Iterator[tuple[str, Any]]:
         """Iterate over (name, array)."""
         return ((name, self[name]) for name in self.names)
 
-    def torch(self, *, without: Container[str] = ()) -> dict[str, torch.Tensor]:
+    def torch(self, *, without: Container[str] = (), ragged: str = "packed") -> dict[str, torch.Tensor]:
         """Return every column and 'weights', but those `without`, as torch tensors that share this batch's memory.
 
         Copies nothing. Times come as int64, in the column's unit.
+        `ragged`: how columns come whose rows vary in length, whatever the lengths are. "packed": 'tokens' has all
+        elements, 'tokens.offsets' int64 (n + 1,) says where each row begins. "padded": 'tokens' is (n, longest, ...)
+        with zeros behind each row, 'tokens.mask' bool (n, longest); this one copies. "jagged": a nested tensor.
 
         Raises:
-            MissingExtra: torch is not installed.
+            ConfigError: another layout. MissingExtra: torch is not installed.
         """
         layout = self._format
         from_dlpack = _from_dlpack()
         capsules = zip(layout.tensor_names, layout.fields.capsules(self._staging), strict=True)
-        return {name: from_dlpack(capsule) for name, capsule in capsules if name not in without}
+        tensors = {name: from_dlpack(capsule) for name, capsule in capsules if name not in without}
+        for column, _ in layout.ragged:
+            if (name := column.name) in without:
+                continue
+            made = self[name].to_torch(ragged)
+            if ragged == "jagged":
+                tensors[name] = made
+            else:
+                tensors[name], tensors[f"{name}.{'offsets' if ragged == 'packed' else 'mask'}"] = made
+        return tensors
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the columns as an Arrow record batch over this batch's memory. Copies nothing.
@@ -175,7 +215,7 @@ class Batch:
         row_bytes = tuple(column.row_bytes for column in schema.columns)
         whole = BlockLayout(layout.n, 1, layout.offsets[-1], layout.offsets[: len(schema.columns)], row_bytes)
         address = np.frombuffer(self._staging, np.uint8).ctypes.data
-        return block_to_arrow(schema, whole, address, 0, layout.n, self._staging)
+        return block_to_arrow(schema, whole, address, 0, layout.n, self._staging, self._starts())
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} rows: {', '.join(self.names)}>"

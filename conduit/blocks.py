@@ -25,15 +25,15 @@ class BlockView:
     For episodes a block also holds the final observations, as rows whose other columns mean nothing.
     """
 
-    __slots__ = ("_address", "_layout", "_pin", "_schema", "generation", "index", "start", "stop")
+    __slots__ = ("_address", "_layout", "_pin", "_schema", "_starts", "generation", "index", "start", "stop")
 
     def __init__(
-        self, index: int, schema: Schema, layout: BlockLayout, pinned: tuple[native.Pin, int, int, int, int]
+        self, index: int, schema: Schema, layout: BlockLayout, pinned: tuple[native.Pin, int, int, int, int, list[int]]
     ) -> None:
         self.index = index
         self._schema = schema
         self._layout = layout
-        self._pin, self.start, self.stop, self.generation, self._address = pinned
+        self._pin, self.start, self.stop, self.generation, self._address, self._starts = pinned
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -56,7 +56,9 @@ class BlockView:
         """
         from conduit_store.arrow import block_to_arrow
 
-        return block_to_arrow(self._schema, self._layout, self._address, self.start, self.stop, self._pin)
+        return block_to_arrow(
+            self._schema, self._layout, self._address, self.start, self.stop, self._pin, self._starts
+        )
 
     def __repr__(self) -> str:
         return f"<BlockView {self.index}: rows {self.start} to {self.stop}>"

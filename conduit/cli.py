@@ -1,4 +1,4 @@
-"""The `conduit` command: demo, ls, info, trace, checkpoint, restore, verify, gc.
+"""The `conduit` command: demo, bench, ls, info, trace, checkpoint, restore, verify, export, import, gc.
 
 Each command imports what it needs when it runs, so that `conduit --version` needs nothing. Errors of
 `ConduitError` are one line on stderr and exit status 2, as are wrong arguments; Ctrl-C is 130.
@@ -93,6 +93,48 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("what", help="a folder, or the name of a store")
     verify.set_defaults(command=_verify)
 
+    formats = ("parquet", "arrow", "arrow-stream", "numpy", "minari", "rllib", "tensordict")
+    export = commands.add_parser(
+        "export",
+        help="write a table's rows to a file that others read",
+        description="Write the rows of a table to a file or folder, while others go on using it.",
+        epilog="examples:\n  conduit export run1 replay replay.parquet\n"
+        "  conduit export run1 replay expert --format minari",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    export.add_argument("name", help="the store's name")
+    export.add_argument("table", help="the table's name")
+    export.add_argument("path", type=Path, help="the file or folder to write")
+    export.add_argument("--format", choices=formats, help="what to write, if the path's suffix does not say so")
+    export.add_argument("--compression", metavar="C", help="as the format calls it: zstd, snappy, lz4, deflate, none")
+    export.add_argument("--overwrite", action="store_true", help="replace what is there, once the new one is whole")
+    export.set_defaults(command=_export)
+
+    load = commands.add_parser(
+        "import",
+        help="fill a new table with the rows of a file",
+        description="Create a table of a store that lives with the rows of a file or folder.",
+        epilog="examples:\n  conduit import replay.parquet run1 again\n"
+        "  conduit import data/ run1 expert --max-size 100000 --rename observations=obs",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    load.add_argument("path", type=Path, help="the file or folder to read")
+    load.add_argument("name", help="the store's name")
+    load.add_argument("table", help="the name of the table to create")
+    load.add_argument("--format", choices=formats, help="what it is, if neither suffix nor content say so")
+    load.add_argument(
+        "--max-size", type=_positive, metavar="N", help="rows that the table holds; the newest stay (all)"
+    )
+    load.add_argument(
+        "--rename",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="call a column otherwise; repeatable",
+    )
+    load.set_defaults(command=_import)
+
     gc = commands.add_parser("gc", help="remove the names that killed stores left behind")
     gc.add_argument("--dry-run", action="store_true", help="only say which")
     gc.set_defaults(command=_gc)
@@ -104,6 +146,13 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not at least 1")
     return value
+
+
+def _pair(text: str) -> tuple[str, str]:
+    old, equals, new = text.partition("=")
+    if not (old and equals and new):
+        raise argparse.ArgumentTypeError(f"{text!r} is not OLD=NEW")
+    return old, new
 
 
 def _seconds(text: str) -> float:
@@ -172,6 +221,28 @@ def _verify(args: argparse.Namespace) -> int:
     from conduit.checkpoints import commands
 
     return commands.verify_any(args.what)
+
+
+def _export(args: argparse.Namespace) -> int:
+    from conduit import Store
+
+    with Store.attach(args.name, read_only=True) as store:
+        rows = store.table(args.table).export(
+            args.path, args.format, compression=args.compression, overwrite=args.overwrite, progress=True
+        )
+    print(f"{rows:,} rows of {args.name}/{args.table} in {args.path}")
+    return 0
+
+
+def _import(args: argparse.Namespace) -> int:
+    from conduit import Store
+
+    with Store.attach(args.name) as store:
+        table = store.import_table(
+            args.table, args.path, args.max_size, format=args.format, rename=dict(args.rename), progress=True
+        )
+        print(f"{len(table):,} rows of {args.path} in {args.name}/{args.table}")
+    return 0
 
 
 def _gc(args: argparse.Namespace) -> int:

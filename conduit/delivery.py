@@ -14,6 +14,7 @@ from conduit.batch import Batch, BatchFormat, Formats
 from conduit.values import as_keys, whole_number
 from conduit_store.errors import CapacityError, ConduitError, ConfigError, QueueEnded, SampleTimeout, UnknownColumn
 from conduit_store.native import native
+from conduit_store.ragged import Ragged
 from conduit_store.schema import Column
 
 if TYPE_CHECKING:
@@ -99,12 +100,14 @@ class QueueBatch(Batch):
     def split(self, parts: int, *, by: str | None = None) -> list[npt.NDArray[np.intp]]:
         """Divide the rows among `parts` learners: ascending row indices for each, about equal sums of column `by`.
 
-        `by`: a column of numbers; None counts rows. Groups stay together. `batch["x"][part]` are a part's rows.
+        `by`: a column of numbers, or one whose rows vary in length: their lengths. None counts rows. Groups stay
+        together. `batch["x"][part]` are a part's rows.
 
         Raises:
             UnknownColumn: no column `by`. ConfigError: parts less than 1. ShapeMismatch: `by` is no column of numbers.
         """
         lengths = np.ones(len(self), np.int64) if by is None else self[by]
+        lengths = lengths.lengths if isinstance(lengths, Ragged) else lengths
         size = self._group_size
         if size == 1 or lengths.ndim != 1:
             return balance(lengths, parts)
@@ -152,7 +155,7 @@ class Consumer:
             size = whole_number("group_size", size, 1, limit)
         if demand.max_tokens is not None:
             whole_number("max_tokens", demand.max_tokens, 1, (1 << 62) - 1)
-            self._integers("tokens", demand.tokens)
+            self._lengths(demand.tokens)
         elif most is None:
             raise ConfigError("give a number of rows, or max_tokens")
         if most is None:
@@ -166,6 +169,11 @@ class Consumer:
         if size is not None and most % size:
             raise ConfigError(f"a batch of {most} rows is no number of groups of {size}: give a multiple of {size}")
         return Demand(most, demand.group_by, size, demand.max_tokens, demand.tokens)
+
+    def _lengths(self, name: str) -> None:
+        """A column of whole numbers, or one whose rows vary in length."""
+        if not (isinstance(name, str) and name in self._spec.schema and self._spec.schema.column(name).ragged):
+            self._integers("tokens", name)
 
     def _integers(self, argument: str, name: str) -> Column:
         if not isinstance(name, str) or name not in self._spec.schema:
@@ -183,8 +191,8 @@ class Consumer:
         column, width, signed = 0, 0, False
         if demand.max_tokens is not None:
             column = self._spec.schema.names.index(demand.tokens)
-            dtype = self._spec.schema.columns[column].dtype
-            width, signed = dtype.itemsize, dtype.kind == "i"
+            counted = self._spec.schema.columns[column]
+            width, signed = counted.row_bytes, counted.dtype.kind == "i"
         assert demand.rows is not None
         status, staging, delivery, n, waiting, leased, complete, key, tokens = self._native.take(
             demand.rows, groups, demand.max_tokens or 0, column, width, signed, partial, timeout

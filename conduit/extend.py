@@ -46,9 +46,9 @@ class Extender:
         following = {name: given.pop(name) for name in self._next if name in given}
         rows.check_names(given, schema)
         n: int | None = None
-        arrays: list[Array] = []
+        arrays: list[Any] = []
         for column in schema.columns:
-            array = as_rows(column, given[column.name], n)
+            array = rows.as_column(column, given[column.name], n)
             n = len(array)
             arrays.append(array)
         assert n is not None

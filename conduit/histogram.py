@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from conduit.spec import TableSpec
 
-__all__ = ["Histogram", "bars", "histogram"]
+__all__ = ["Histogram", "bars", "histogram", "scan_keys"]
 
 _MAX_BINS = 1 << 20
-_AGE, _PRIORITY, _COLUMN, _TIMES = range(4)  # what the core reads of each row, see scan.cpp
+_AGE, _PRIORITY, _COLUMN, _TIMES, _KEY = range(5)  # what the core reads of each row, see scan.cpp
 
 
 class Histogram(NamedTuple):
@@ -36,6 +36,11 @@ def histogram(core: native.Table, spec: TableSpec, what: str, bins: int | Sequen
     values = _values(core, spec, what, view).astype(np.float64)
     counts, found = np.histogram(values[np.isfinite(values)], edges)
     return Histogram(counts.astype(np.int64), found.astype(np.float64))
+
+
+def scan_keys(core: native.Table) -> npt.NDArray[np.uint64]:
+    """Return the keys of all live rows in eviction order; final observations have none here."""
+    return np.frombuffer(core.scan(0, _KEY, 0), np.uint64)
 
 
 def bars(shown: Histogram, width: int = 40) -> list[str]:

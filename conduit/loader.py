@@ -210,7 +210,8 @@ class _Pipeline:
         # Uniform draws of a batch ahead are as good as any: nobody looks unless asked to.
         self._measured = isinstance(sampler, Prioritized) or enforced is not None
         record = native.LoaderSettings(
-            settings.batch_size, self._stream, first, depth, most, enforced, self._measured, not self._works
+            settings.batch_size, self._stream, first, depth, most, enforced, self._measured, not self._works,
+            int(settings.max_staging),
         )
         pool = None
         if self._device is not None and getattr(self._device, "pins", True):
@@ -362,7 +363,8 @@ _STOPPED = 2  # PrepareStatus of the core
 
 def _depths(reader: Reader, sampler: object, settings: LoaderSettings) -> tuple[int, int]:
     """How many batches to prepare ahead at first, and up to how many the core may go (0: as it is)."""
-    size = reader.format_of(settings.batch_size).offsets[-1]
+    size = reader.format_of(settings.batch_size).offsets[-1]  # of rows that vary in length, as planned
+    size += math.ceil(settings.batch_size * sum(column.mean_bytes for column in reader.schema.ragged))
     fits = int(settings.max_staging) // max(size, 1)
     if isinstance(settings.prefetch, int):
         if settings.prefetch > fits:

@@ -51,6 +51,13 @@ def plan_of(schema: Schema, view: View) -> tuple[native.Plan, Schema]:
     return plan, Schema(tuple(column for column, _, _ in outputs))
 
 
+def batch_columns(schema: Schema, window: windows.Row | windows.Transition | windows.NStep) -> tuple[Column, ...]:
+    """Return the columns of batches of such a window."""
+    if isinstance(window, windows.Row):
+        return schema.columns
+    return tuple(column for column, _, _ in _steps(schema, window))
+
+
 def _many(column: Column, n: int, name: str = "") -> Column:
     return Column(name or column.name, column.dtype, (n, *column.shape))
 

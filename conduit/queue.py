@@ -202,8 +202,8 @@ class Queue:
         `group_by`, `group_size`: rows in whole groups of that size which share the value of a column (of whole
         numbers), each group contiguous, in the order in which they became complete; n is a multiple of group_size.
         Groups with a row that is too stale are dropped whole.
-        `max_tokens`: as many rows (groups) as fit, in order, at least one; `tokens` names the column of their lengths.
-        n is then the most rows, or None.
+        `max_tokens`: as many rows (groups) as fit, in order, at least one; `tokens` names the column of their lengths,
+        or one whose rows vary in length: its own are counted then. n is the most rows, or None.
         Other threads run meanwhile.
 
         Raises:

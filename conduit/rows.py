@@ -12,13 +12,17 @@ from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.errors import AppendTimeout, ConduitError, ConfigError, MissingColumn, UnknownColumn
 from conduit_store.native import native
+from conduit_store.ragged import Ragged
+from conduit_store.ragged_values import as_ragged
 from conduit_store.schema import Column, Schema
+from conduit_store.values import as_rows
 
 __all__ = [
     "FINAL",
     "TERMINATED",
     "TRUNCATED",
     "append",
+    "as_column",
     "buffer",
     "check_names",
     "native_writer",
@@ -32,10 +36,22 @@ TERMINATED, TRUNCATED, FINAL = 1, 2, 4  # row flags of the core (layout.hpp)
 
 def native_writer(core: native.Table, spec: TableSpec, chains: int) -> native.Writer:
     """Return a native writer of `chains` independent environments."""
-    columns = [(c.name, c.dtype.str[1:], list(c.shape)) for c in spec.schema.columns]
+    columns = [_as_core_names(column) for column in spec.schema.columns]
     names = spec.schema.names
     ends = [names.index(name) if spec.episodic else -1 for name in ("terminated", "truncated")]
     return native.Writer(core, chains, columns, ends[0], ends[1])
+
+
+def _as_core_names(column: Column) -> tuple[str, str, list[int]]:
+    if column.ragged:
+        kind = "s1" if column.text == "string" else column.dtype.str[1:]
+        return column.name, kind, [-1, *column.shape[1:]]
+    return column.name, column.dtype.str[1:], list(column.shape)
+
+
+def as_column(column: Column, value: Any, n: int | None) -> Any:
+    """Return `n` rows of a column (any number if None) as `buffer` takes them; see `as_rows` and `as_ragged`."""
+    return as_ragged(column, value, n) if column.ragged else as_rows(column, value, n)
 
 
 def check_names(given: Mapping[str, Any], schema: Schema) -> None:
@@ -52,9 +68,16 @@ def check_names(given: Mapping[str, Any], schema: Schema) -> None:
         raise UnknownColumn(f"unknown column {', '.join(unknown)}; the schema has {', '.join(schema.names)}")
 
 
-def buffer(array: Array) -> Array:
-    """Return an array that the core can read bytes from: times have no buffer protocol, their integers do."""
-    return array.view(np.int64) if array.dtype.kind in "mM" else array
+def buffer(value: Any) -> Any:
+    """Return what the core can read bytes from: times have no buffer protocol, their integers do.
+
+    Rows that vary in length are a list of buffers already, or (elements, offsets).
+    """
+    if isinstance(value, np.ndarray):
+        return value.view(np.int64) if value.dtype.kind in "mM" else value
+    if isinstance(value, Ragged):
+        return buffer(value.values), value.offsets
+    return value
 
 
 def append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -75,6 +76,7 @@ class TableSpec:
             raise ConfigError(f"column {', '.join(taken)} has a name that writers or batches use themselves: rename it")
         times = limiting.check(self.limiter, self.max_size, self.max_times_sampled, self.name)
         object.__setattr__(self, "max_times_sampled", times)
+        self._check_lengths()
         for view in self.views:
             self._check_window(view)
             if self.max_times_sampled is not None and getattr(view.sampler, "stratified", False):
@@ -82,6 +84,26 @@ class TableSpec:
                     f"sampler {view.sampler} draws from slices of equal mass, and with max_times_sampled rows leave in "
                     "the middle of a batch: use one or the other"
                 )
+
+    def _check_lengths(self) -> None:
+        """Rows that vary in length."""
+        ragged = [column.name for column in self.schema.ragged]
+        if not ragged:
+            return
+        unknown = [column.name for column in self.schema.ragged if column.mean_length is None]
+        if unknown:
+            raise ConfigError(
+                f"the rows of column {', '.join(unknown)} vary in length, and it is not said how long they are in the "
+                "mean: give Column(..., mean_length=n). The table gets room for max_size such rows"
+            )
+        names = f"column {', '.join(ragged)}, whose rows vary in length,"
+        if self.slots:
+            raise ConfigError(f"{names} cannot be in a table that takes rows out one by one: use removers.Fifo()")
+        if (view := next((view for view in self.views if view.episodic), None)) is not None:
+            raise ConfigError(
+                f"{names} cannot be sampled with window {view.window}, which follows episodes: use windows.Row(), with "
+                "a whole sequence as one row"
+            )
 
     def _ranked(self, made: tuple[View, ...]) -> tuple[View, ...]:
         """Where rows leave by priority, some view has priorities."""
@@ -188,6 +210,9 @@ class TableSpec:
             spec=self.to_json().encode(),
             offsets=list(plan.offsets),
             row_bytes=list(plan.row_bytes),
+            element_bytes=[column.element_bytes for column in self.schema.columns],
+            mean_bytes=[math.ceil(column.mean_bytes) for column in self.schema.columns],
+            values_offset=plan.values,
             max_size=self.max_size,
             rows_per_block=plan.rows,
             n_blocks=plan.blocks,

@@ -319,6 +319,38 @@ class Store(Closing):
         )  # fmt: skip
         return self._create(spec, exist_ok)
 
+    def import_table(
+        self,
+        name: str,
+        source: Any,
+        max_size: int | None = None,
+        *,
+        format: str | None = None,
+        schema: Schema | None = None,
+        rename: Mapping[str, str] | None = None,
+        timeout: float | None = 60.0,
+        progress: bool | Callable[[int, int | None], None] = False,
+        **settings: Any,
+    ) -> Table:
+        """Create a table with the rows of a file or folder, or of what is in memory, and return it.
+
+        `source`, `format`, `rename`, `timeout`, `progress`: as of `Table.import_from`. `max_size`: all rows fit if
+        None; of a smaller table the newest stay. `schema`: the columns to keep, with the dtypes that they are to have;
+        all of the source if None. `settings`: further ones of `create_table`.
+
+        Example:
+            >>> table = store.import_table("expert", "expert.parquet", window=conduit.windows.NStep(3))
+
+        Raises:
+            What `Table.import_from` and `create_table` raise. A table that had been created by then is empty.
+        """
+        from conduit.exchange import transfer
+
+        return transfer.import_table(
+            self, name, source, max_size, format=format, schema=schema, rename=rename, timeout=timeout,
+            progress=progress, settings=settings,
+        )  # fmt: skip
+
     def create_queue(
         self,
         name: str,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
@@ -32,6 +33,8 @@ from conduit_store.schema import Schema
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pyarrow as pa
+    from tensordict import TensorDict
 
     from conduit.store import Store
 
@@ -387,6 +390,102 @@ class Table:
         """
         self._check_blocks()
         return BlockView(index, self.schema, self._layout, self._native.pin_block(index))
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        format: str | None = None,
+        *,
+        compression: str | None = None,
+        overwrite: bool = False,
+        progress: bool | Callable[[int, int | None], None] = False,
+    ) -> int:
+        """Write the rows to a file or folder that others read, oldest first; return how many.
+
+        `format`: "parquet", "arrow" (IPC file), "arrow-stream", "numpy" (.npz), "minari", "rllib" or "tensordict"; by
+        the path's suffix if None. `compression`: the format's own name of one, "none", or what is good for it if None.
+        `progress`: True shows a bar on stderr; a function is called with rows done, and of how many.
+        Columns, dtypes and shapes are the table's, bools are bools. Steps of episodes also get `episode` and `step`
+        (int64), and `final_obs`, null but where an episode stops: no row of its own, so that rows are steps. With
+        priorities, `priority` are those of the first window that has some. See `conduit.exchange.frame`.
+
+        Other processes go on. The rows are those that were there at the call; each is whole; those that are evicted
+        before their turn are left out. An episode whose beginning has been evicted begins with what is left. Memory
+        stays bounded whatever the table holds (some pieces of 32 MiB). The file is written aside and renamed when it is
+        whole.
+
+        Example:
+            >>> table.export("replay.parquet")
+            50_000
+            >>> duckdb.sql("select episode, sum(reward) from 'replay.parquet' group by episode")
+
+        Raises:
+            NameTaken: the path is there, and `overwrite` is false. ConfigError: no such format, folder or compression.
+            MissingExtra: the format needs a package; names the extra. StoreClosed, LockTimeout: see `sample`.
+        """
+        from conduit.exchange import transfer
+
+        return transfer.export(self, path, format, compression=compression, overwrite=overwrite, progress=progress)
+
+    def to_arrow(self) -> pa.RecordBatchReader:
+        """Return the rows as a stream of Arrow record batches, in the form and with the promises of `export`.
+
+        Example:
+            >>> rows = table.to_arrow()
+            >>> duckdb.sql("select max(reward) from rows")
+        """
+        from conduit.exchange import transfer
+
+        return transfer.reader(self)
+
+    def to_numpy(self) -> dict[str, npt.NDArray[Any]]:
+        """Return copies of all rows as arrays by name, as `export` writes them to .npz files (`conduit.exchange.npz`).
+
+        `final_obs` has only the rows of ended episodes, and `final_row` says to which rows they belong.
+        """
+        from conduit.exchange import transfer
+
+        return transfer.arrays(self)
+
+    def to_tensordict(self) -> TensorDict:
+        """Return copies of all rows as a TensorDict in TorchRL's layout (`conduit.exchange.tensordicts`).
+
+        Raises:
+            MissingExtra: tensordict is not installed. ConfigError: a table without episodes, or a dtype torch lacks.
+        """
+        from conduit.exchange import transfer
+
+        return transfer.tensordict(self)  # type: ignore[no-any-return]
+
+    def import_from(
+        self,
+        source: Any,
+        format: str | None = None,
+        *,
+        rename: Mapping[str, str] | None = None,
+        timeout: float | None = 60.0,
+        progress: bool | Callable[[int, int | None], None] = False,
+    ) -> int:
+        """Append the rows of a file or folder, or of what is in memory; return how many.
+
+        `source`: a path; or a mapping of arrays, Arrow data (of pandas, Polars or DuckDB too), a TensorDict. `format`:
+        as of `export`; told by suffix and content if None. `rename`: columns by their names there, such as
+        `{"observations": "obs"}`. Columns that the table does not have are left out. `timeout`: seconds that an append
+        may wait for space and for the limiter.
+        Where the table has episodes: rows belong together by `episode`, in the order of `step`; without it all are of
+        one environment. An episode ends with a row that has a `final_obs`; or a `next_obs`, where it is terminated or
+        truncated. One that just stops keeps its steps, and the last is never drawn.
+        Other processes go on, and see rows as they come. Memory stays bounded. What is in when it raises stays.
+
+        Raises:
+            SourceNotFound, ExchangeError: no such file; damaged, cut off, or of another format.
+            MissingColumn: a column of the table is not there. DtypeMismatch, ShapeMismatch: does not fit, or a null;
+                says where. EpisodeError: steps in another order, or an end without its final observation; with the row.
+            ConfigError, MissingExtra, PriorityError, AppendTimeout, ReadOnlyStore, StoreClosed: as they say.
+        """
+        from conduit.exchange import transfer
+
+        return transfer.import_from(self, source, format, rename=rename, timeout=timeout, progress=progress)
 
     def info(self, *, window: str | None = None) -> TableMetrics:
         """Return the table's counts, times and sizes.

@@ -12,6 +12,7 @@ from conduit.closing import Closing
 from conduit.values import as_priorities, seconds, whole_number
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, EpisodeError, MissingColumn
+from conduit_store.ragged_values import as_ragged_row
 from conduit_store.schema import Column, Schema
 from conduit_store.values import as_row, as_rows
 
@@ -69,6 +70,11 @@ class _Base(Closing):
         self._native.close()
 
 
+def _row(column: Column, value: Any) -> Any:
+    """One row's value as `rows.buffer` takes it: a list of one where rows vary in length."""
+    return [rows.buffer(as_ragged_row(column, value))] if column.ragged else as_row(column, value)
+
+
 class Writer(_Base):
     """Appends the rows of one environment, or of none. From `table.writer()`; for one thread of one process.
 
@@ -109,7 +115,7 @@ class Writer(_Base):
 
     def _append_converted(self, columns: Mapping[str, Any], priority: float | None) -> None:
         flat = self._flat(columns)
-        arrays = {column.name: as_row(column, flat[column.name]) for column in self._schema.columns}
+        arrays = {column.name: _row(column, flat[column.name]) for column in self._schema.columns}
         flags = 0
         if self._table.spec.episodic:
             flags = rows.TERMINATED * bool(arrays["terminated"]) | rows.TRUNCATED * bool(arrays["truncated"])

@@ -15,8 +15,9 @@ from conduit.checkpoints.manifest import Part
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.errors import CheckpointDamaged
+from conduit_store.schema import Schema
 
-__all__ = ["BLOCK", "SLOT_BITS", "Runs", "are_keys_of", "keys_of", "row_columns", "runs_of"]
+__all__ = ["BLOCK", "SLOT_BITS", "Runs", "are_keys_of", "keys_of", "places_of", "row_columns", "runs_of"]
 
 SLOT_BITS = 28
 _MANY_ROWS = 64  # of a block, from which on it pays to look at blocks one by one
@@ -81,6 +82,16 @@ def _first_keys(blocks: Array, rows_per_block: int) -> tuple[Array, Array]:
     firsts = (blocks["generation"] << np.uint64(SLOT_BITS)) + blocks["first"]
     firsts += blocks["block"].astype(np.uint64) * np.uint64(rows_per_block)
     return counts, firsts
+
+
+def places_of(schema: Schema) -> list[int]:
+    """Which of a batch's buffers is the first of each column: keys come before them, and elements after offsets."""
+    places: list[int] = []
+    at = 1
+    for column in schema.columns:
+        places.append(at)
+        at += 2 if column.ragged else 1
+    return places
 
 
 class Runs(NamedTuple):

@@ -110,7 +110,6 @@ class PartFile:
     def __init__(self, disk: Disk, name: str, schema: pa.Schema) -> None:
         self._disk = disk
         self._name = name
-        self._columns = len(schema)
         self._sink = _Sink(disk, name)
         self._writer = pa.ipc.new_file(self._sink, schema)
         self._batches: list[Batch] = []
@@ -124,9 +123,15 @@ class PartFile:
     def write(self, batch: pa.RecordBatch, key: int | None) -> None:
         self._sink.buffers = []
         self._writer.write_batch(batch)
-        if len(self._sink.buffers) != self._columns:
-            raise AssertionError(f"{len(self._sink.buffers)} buffers were written for {self._columns} columns")
-        self._batches.append(Batch(batch.num_rows, key, tuple(self._sink.buffers)))
+        written = iter(self._sink.buffers)
+        buffers: list[tuple[int, int]] = []
+        for column in batch.columns:
+            buffers.append(next(written, (0, -1)))
+            if (nbytes := _element_bytes(column)) is not None:  # what is empty is not written
+                buffers.append(next(written, (0, -1)) if nbytes else (sum(buffers[-1]), 0))
+        if min(length for _, length in buffers) < 0 or next(written, None) is not None:
+            raise AssertionError(f"{len(self._sink.buffers)} buffers were written for {batch.schema}")
+        self._batches.append(Batch(batch.num_rows, key, tuple(buffers)))
 
     def close(self) -> Part:
         self._writer.close()
@@ -139,6 +144,16 @@ class PartFile:
         if self._open:
             self._open = False
             os.close(self._sink.fd)
+
+
+def _element_bytes(column: pa.Array) -> int | None:
+    """Bytes of the elements of rows that vary in length, whose offsets begin at 0; None where they do not."""
+    types = pa.types
+    if types.is_large_list(column.type):
+        return int(column.values.nbytes)
+    if types.is_large_string(column.type) or types.is_large_binary(column.type):
+        return int(np.frombuffer(column.buffers()[1], np.int64)[len(column)])
+    return None
 
 
 class ColumnFile:

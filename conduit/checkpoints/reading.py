@@ -17,7 +17,7 @@ from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.errors import CheckpointDamaged, ConduitError
 
-__all__ = ["SavedTable", "open_manifest", "read_tables", "verify"]
+__all__ = ["SavedTable", "read_tables", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,6 @@ class SavedTable:
         return self.record.rows_per_block
 
 
-def open_manifest(path: str | os.PathLike[str], number: int | None) -> tuple[Path, Manifest]:
-    """Return the folder and the checkpoint that is meant: the newest, or that of `number`."""
-    folder = Path(path)
-    return folder, manifests.newest(folder) if number is None else manifests.find(folder, number)
-
-
 def read_tables(folder: Path, manifest: Manifest) -> list[SavedTable]:
     """Return all tables, their index read and held against the checksums and against itself.
 
@@ -69,7 +63,13 @@ def verify(path: str | os.PathLike[str], number: int | None = None) -> Manifest:
         >>> checkpoints.verify("/data/run1").number
         3
     """
-    folder, manifest = open_manifest(path, number)
+    folder = Path(path)
+    with manifests.held(folder, number) as manifest:
+        _verify(folder, manifest)
+        return manifest
+
+
+def _verify(folder: Path, manifest: Manifest) -> None:
     for table in read_tables(folder, manifest):
         # one piece of memory for all files: new pages would cost more than reading does
         memory = np.empty(max((part.bytes for part in table.record.parts), default=0), np.uint8)
@@ -78,14 +78,19 @@ def verify(path: str | os.PathLike[str], number: int | None = None) -> Manifest:
             _check_columns(table, part)
             for batch in range(len(part.batches)):
                 _check_keys(memory, part, batch)
-    return manifest
 
 
 def _check_columns(table: SavedTable, part: Part) -> None:
     """Each batch has its keys and every column, at the lengths that the schema says."""
-    widths = [8, *(column.row_bytes for column in table.spec.schema.columns)]
     for batch in part.batches:
-        if [length for _, length in batch.buffers] != [width * batch.rows for width in widths]:
+        lengths = [length for _, length in batch.buffers]
+        expected = [8 * batch.rows]
+        for column in table.spec.schema.columns:
+            expected.append(column.row_bytes * (batch.rows + column.ragged))
+            if column.ragged:  # whole elements, however many
+                there = lengths[len(expected)] if len(expected) < len(lengths) else 0
+                expected.append(there - there % column.element_bytes)
+        if lengths != expected:
             raise CheckpointDamaged(f"{part.file} does not have the columns of table {table.spec.name!r}")
 
 

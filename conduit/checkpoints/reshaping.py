@@ -63,7 +63,14 @@ def changed_spec(saved: SavedTable, changes: Changes) -> TableSpec:
         given["schema"] = changes.schema
     elif changes.defaults:
         raise ConfigError(f"defaults {sorted(changes.defaults)} of table {spec.name!r} go with a schema that adds them")
-    return replace(spec, **given) if given else spec
+    made = replace(spec, **given) if given else spec
+    if (made.schema.ragged or spec.schema.ragged) and not same_shape(saved, made):
+        raise ConfigError(
+            f"table {spec.name!r} of the checkpoint has columns whose rows vary in length: it is restored as large as "
+            "it was and with the columns that it had. Leave max_size and schema out of its changes, or append its rows "
+            "to another table (rows of a checkpoint are Arrow files)"
+        )
+    return made
 
 
 def _check_columns(spec: TableSpec, changes: Changes) -> None:
@@ -91,7 +98,8 @@ def same_shape(saved: SavedTable, spec: TableSpec) -> bool:
     """Whether every row can go back to its very place."""
     layout = spec.block_layout()
     shape = (saved.record.rows_per_block, saved.record.n_blocks)
-    return (layout.rows, layout.blocks) == shape and spec.schema == saved.spec.schema
+    same = layout == saved.spec.block_layout() if spec.schema.ragged else True  # planned for other lengths
+    return (layout.rows, layout.blocks) == shape and spec.schema == saved.spec.schema and same
 
 
 def changed_state(saved: SavedTable, spec: TableSpec, changes: Changes) -> dict[str, Any]:

@@ -6,18 +6,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from conduit.checkpoints.index import Runs, row_columns
+from conduit.checkpoints import manifest as manifests
+from conduit.checkpoints.index import Runs, places_of, row_columns
 from conduit.checkpoints.loading import load, read_into, values_of
-from conduit.checkpoints.manifest import Part
-from conduit.checkpoints.reading import SavedTable, open_manifest, read_tables
+from conduit.checkpoints.manifest import Batch, Manifest, Part
+from conduit.checkpoints.reading import SavedTable, read_tables
 from conduit.checkpoints.reshaping import Changes, Shape, changed_spec, changed_state, default_rows, same_shape
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.errors import CheckpointDamaged, ConduitError, ConfigError, did_you_mean
+from conduit_store.layout import ALIGN
 
 if TYPE_CHECKING:
     from conduit.store import Store
@@ -40,7 +43,20 @@ def restore(
     progress: Progress | None,
 ) -> Store:
     """See `Store.restore`. `make(name, host_memory)`: a store that nobody can attach to yet."""
-    folder, manifest = open_manifest(path, number)
+    folder = Path(path)
+    with manifests.held(folder, number) as manifest:
+        return _restore(make, folder, manifest, name, host_memory, tables, progress)
+
+
+def _restore(
+    make: Callable[[str, int], Store],
+    folder: Path,
+    manifest: Manifest,
+    name: str | None,
+    host_memory: int | None,
+    tables: Mapping[str, Changes],
+    progress: Progress | None,
+) -> Store:
     saved = {table.spec.name: table for table in read_tables(folder, manifest)}
     for unknown in tables.keys() - saved.keys():
         raise ConfigError(
@@ -78,6 +94,9 @@ def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Ch
     if same_shape(saved, spec):
         shape = None
         blocks, rows = saved.blocks, saved.rows
+        if spec.schema.ragged:  # their elements lie close together: no writer goes on in such a block
+            blocks = blocks.copy()
+            blocks["sealed"] = blocks["birth"] > 0
     else:
         shape = Shape(saved, spec)
         blocks, rows, state = shape.blocks, shape.rows, shape.state(state)
@@ -87,12 +106,15 @@ def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Ch
             reads = [pool.submit(_in_place, table, saved, part, runs) for part, runs in files]
         else:
             reads = [pool.submit(_one_by_one, table, saved, part, runs, shape, changes) for part, runs in files]
+        n = len(saved.keys) if shape is None else len(shape.keep)
         try:
-            with _as_damage(spec):  # the index, while rows are being read
-                _put_back(table, state, blocks, rows, len(saved.keys) if shape is None else len(shape.keep))
+            if not spec.schema.ragged:  # while rows are being read
+                _put_back(table, state, blocks, rows, n)
             for part, read in zip(saved.record.parts, reads, strict=True):
                 read.result()
                 yield part.bytes
+            if spec.schema.ragged:  # the core looks at where each row ends
+                _put_back(table, state, blocks, rows, n)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -105,7 +127,8 @@ def _put_back(table: Table, state: dict[str, Any], blocks: Array, rows: dict[str
         for column, (part, which, dtype) in row_columns(table.spec).items()
         if column in rows
     }
-    table._native.restore(state, np.ascontiguousarray(blocks).tobytes(), n, arrays)
+    with _as_damage(table.spec):
+        table._native.restore(state, np.ascontiguousarray(blocks).tobytes(), n, arrays)
 
 
 @contextmanager
@@ -129,10 +152,30 @@ def _in_place(table: Table, saved: SavedTable, part: Part, runs: Runs) -> None:
         block, row = divmod(int(runs.slots[k]), layout.rows)
         if generations[block] != runs.generations[k]:
             continue  # evicted since the file was written
-        for column, (offset, length) in enumerate(batch.buffers[1:]):
-            at = block * layout.block_bytes + layout.offsets[column] + row * layout.row_bytes[column]
+        starts = iter(_divide(table, block, batch) if table.schema.ragged else ())
+        for column, first in zip(table.schema.columns, places_of(table.schema), strict=True):
+            number = table.schema.names.index(column.name)
+            offset, length = batch.buffers[first]
+            at = block * layout.block_bytes + layout.offsets[number] + row * layout.row_bytes[number]
             extents.append((offset, length, at))
+            if column.ragged:
+                offset, length = batch.buffers[first + 1]
+                at = block * layout.block_bytes + next(starts)
+                extents += [(offset, length, at)] if length else []
     read_into(saved.folder, part, table._native, extents, table._store._data_fd)
+
+
+def _divide(table: Table, block: int, batch: Batch) -> list[int]:
+    """Give each column whose rows vary in length as much of a block as it needs; where the parts begin."""
+    layout = table._layout
+    starts: list[int] = []
+    end = layout.values
+    for column, first in zip(table.schema.columns, places_of(table.schema), strict=True):
+        if column.ragged:
+            starts.append(end)
+            end += -(-batch.buffers[first + 1][1] // ALIGN) * ALIGN
+    table._native.divide(block, max(1, -(-end // layout.block_bytes)), starts)
+    return starts
 
 
 def _one_by_one(

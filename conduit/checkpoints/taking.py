@@ -135,17 +135,21 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _forget_older(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, and files that none of these needs."""
+    """Remove all but the newest `keep` checkpoints and what none needs; what somebody reads stays until later."""
     numbers = manifests.numbers(folder)
-    needed: set[str] = set()
-    for number in numbers[-keep:]:
+    needed: dict[int, set[str]] = {}
+    for number in numbers:
         try:
-            needed |= manifests.find(folder, number).files
+            needed[number] = manifests.find(folder, number).files
         except CheckpointError:
-            return  # what it needs is not known: nothing is taken away
+            if number in numbers[-keep:]:
+                return  # what it needs is not known: nothing is taken away
+            needed[number] = set()
     for number in numbers[:-keep]:
-        manifests.path_of(folder, number).unlink(missing_ok=True)
+        if manifests.remove_unread(folder, number):
+            del needed[number]
     manifests.sync_folder(folder)  # manifests first: none may be left that names what is gone
+    names = set().union(*needed.values())
     for name in os.listdir(folder):
-        if manifests.is_part(name) and name not in needed:
+        if manifests.is_part(name) and name not in names:
             (folder / name).unlink(missing_ok=True)

@@ -44,7 +44,10 @@ class TableWork:
         self._blocks = np.frombuffer(cut.blocks(number), BLOCK)
         self._per_block = table._layout.rows
         self._counts = (self._blocks["count"] - self._blocks["first"]).astype(np.int64)
-        self._row_bytes = table.schema.row_bytes + 8
+        if table.schema.ragged:  # about so much
+            self._sizes = np.where(self._counts > 0, table._layout.block_bytes, 0)
+        else:
+            self._sizes = self._counts * (table.schema.row_bytes + 8)
         self._schema = keyed_schema(table.schema)
         self._numbers = {
             name: (part, which, dtype)
@@ -61,15 +64,16 @@ class TableWork:
     @property
     def bytes(self) -> int:
         """About how many will be written."""
-        todo = int(self._counts[~self._covered[self._blocks["block"]]].sum())
-        return todo * self._row_bytes + int(self._counts.sum()) * self._index_bytes
+        todo = int(self._sizes[~self._covered[self._blocks["block"]]].sum())
+        return todo + int(self._counts.sum()) * self._index_bytes
 
     def write(self) -> Iterator[bool]:
         at, end = 0, int((self._blocks["birth"] > 0).sum())
         while at < end:
-            to, rows = at, 0
-            while to < end and (to == at or (rows * self._row_bytes < _TURN_BYTES and rows < _TURN_ROWS)):
+            to, rows, size = at, 0, 0
+            while to < end and (to == at or (size < _TURN_BYTES and rows < _TURN_ROWS)):
                 rows += int(self._counts[to])
+                size += int(self._sizes[to])
                 to += 1
             if rows > 0:
                 self._write_index(at, to)
@@ -111,7 +115,8 @@ class TableWork:
         block = self._blocks[k]
         address = self._cut.address(self._number, int(block["block"]))
         span = int(block["first"]), int(block["count"])
-        return arrow.block_to_arrow(self._table.schema, self._table._layout, address, *span, self._cut)
+        starts = self._cut.starts(self._number, int(block["block"]))
+        return arrow.block_to_arrow(self._table.schema, self._table._layout, address, *span, self._cut, starts)
 
     def _close_part(self) -> None:
         assert self._part is not None

@@ -37,7 +37,7 @@ def saved_rows(table: Table) -> dict[str, Any]:
     if not keys:
         return {"columns": {}, "flags": np.zeros(0, np.uint8), "follows": np.zeros(0, np.int64), "priorities": None}
     all_keys = np.concatenate(keys)
-    flags, following = table._native.links(all_keys, len(all_keys))
+    _, flags, following = table._native.links(all_keys, len(all_keys))
     order = np.argsort(all_keys)
     next_keys = np.frombuffer(following, np.uint64)
     place = np.searchsorted(all_keys, next_keys, sorter=order)

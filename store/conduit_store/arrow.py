@@ -9,6 +9,7 @@ nulls are refused first and `flatten` is used; packed bits cannot be viewed, so 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import numpy as np
 from .arrays import Array
 from .column import Column
 from .errors import DtypeMismatch, MissingColumn, MissingExtra, SchemaError, ShapeMismatch, UnknownColumn
+from .ragged import Ragged
+from .scalars import null_error
 from .schema import Schema
 
 try:
@@ -26,16 +29,25 @@ except ImportError as error:
 if TYPE_CHECKING:
     from .layout import BlockLayout
 
-__all__ = ["block_to_arrow", "column_of_field", "record_batch_columns", "schema_to_arrow", "to_numpy"]
+__all__ = [
+    "block_to_arrow", "column_of_field", "ragged_chunks", "record_batch_columns", "schema_to_arrow", "to_numpy",
+]  # fmt: skip
 
 
 def block_to_arrow(
-    schema: Schema, layout: BlockLayout, address: int, start: int, stop: int, owner: object
+    schema: Schema,
+    layout: BlockLayout,
+    address: int,
+    start: int,
+    stop: int,
+    owner: object,
+    starts: Sequence[int] = (),
 ) -> pa.RecordBatch:
     """Return rows [start, stop) of the block at `address` as a record batch over that very memory.
 
-    Column i lies at `address + layout.offsets[i]`, `layout.rows` rows long. The batch is read-only, and it,
-    its slices and the NumPy arrays made from it without a copy hold `owner` alive: what keeps the memory
+    Column i lies at `address + layout.offsets[i]`, `layout.rows` rows long. Where rows vary in length these are their
+    offsets, and `starts` says for one such column after the other where its elements begin. The batch is read-only, and
+    it, its slices and the NumPy arrays made from it without a copy hold `owner` alive: what keeps the memory
     mapped and unchanged belongs there. Copies nothing and never blocks.
 
     Raises:
@@ -44,15 +56,21 @@ def block_to_arrow(
     if not 0 <= start <= stop <= layout.rows:
         raise IndexError(f"rows [{start}, {stop}) are outside a block of {layout.rows} rows. Ask for rows within it")
     arrow_schema = schema.to_arrow()
-    arrays = [
-        _foreign_array(column, field.type, address + offset + start * column.row_bytes, stop - start, owner)
-        for column, field, offset in zip(schema.columns, arrow_schema, layout.offsets, strict=True)
-    ]
+    arrays: list[pa.Array] = []
+    elements = iter(starts)
+    for column, field, offset in zip(schema.columns, arrow_schema, layout.offsets, strict=True):
+        at = address + offset + start * column.row_bytes
+        if column.ragged:
+            arrays.append(_foreign_rows(column, field.type, at, stop - start, address + next(elements), owner))
+        else:
+            arrays.append(_foreign_array(column, field.type, at, stop - start, owner))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
 
 
-def record_batch_columns(data: pa.RecordBatch | pa.Table, schema: Schema) -> dict[str, Array]:
+def record_batch_columns(data: pa.RecordBatch | pa.Table, schema: Schema) -> dict[str, Any]:
     """Return the columns of `data` as arrays of shape (rows, ...), by name and in the schema's order.
+
+    Where rows of the schema vary in length, as they are: `ragged_values.as_ragged` takes them.
 
     Dtypes are those of `data`: `values.as_rows` decides whether they fit. Slices, chunks, fixed-size lists,
     fixed-shape tensors, packed bools and bool8 give the rows that Arrow shows. Views where possible, else
@@ -75,7 +93,10 @@ def record_batch_columns(data: pa.RecordBatch | pa.Table, schema: Schema) -> dic
         raise MissingColumn(
             f"no column {missing[0]!r} in the Arrow data, which has {', '.join(names)}. Add {', '.join(missing)}"
         )
-    return {name: to_numpy(name, data.column(name)) for name in schema.names}
+    return {
+        column.name: data.column(column.name) if column.ragged else to_numpy(column.name, data.column(column.name))
+        for column in schema.columns
+    }
 
 
 def to_numpy(name: str, data: pa.Array | pa.ChunkedArray) -> Array:
@@ -86,6 +107,8 @@ def to_numpy(name: str, data: pa.Array | pa.ChunkedArray) -> Array:
     Raises:
         DtypeMismatch: a null, with its row; or a type without a fixed width.
     """
+    if pa.types.is_dictionary(data.type):
+        data = data.cast(data.type.value_type)
     dtype, shape = _numpy_type(name, data.type)
     if not isinstance(data, pa.ChunkedArray):
         return _array_to_numpy(name, data, 0)
@@ -99,15 +122,21 @@ def to_numpy(name: str, data: pa.Array | pa.ChunkedArray) -> Array:
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
 
-def column_of_field(field: pa.Field) -> Column:
+def column_of_field(field: pa.Field, mean_length: float | None = None) -> Column:
     """Return the column that holds values of an Arrow field.
 
     Raises:
         DtypeMismatch: a type without a fixed width, or one that NumPy cannot hold exactly.
         SchemaError, ShapeMismatch: a name or shape that no column has.
     """
-    dtype, shape = _numpy_type(field.name, field.type)
-    return Column(field.name, dtype, shape)
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    if (text := _text_of(kind)) is not None:
+        return Column(field.name, text, mean_length=mean_length)
+    if _is_list(kind):
+        dtype, shape = _numpy_type(field.name, kind.value_type)
+        return Column(field.name, dtype, (None, *shape), mean_length=mean_length)
+    dtype, shape = _numpy_type(field.name, kind)
+    return Column(field.name, dtype, shape, mean_length=mean_length)
 
 
 def schema_to_arrow(schema: Schema) -> pa.Schema:
@@ -115,7 +144,100 @@ def schema_to_arrow(schema: Schema) -> pa.Schema:
     return pa.schema([pa.field(column.name, _arrow_type(column), nullable=False) for column in schema.columns])
 
 
+def ragged_chunks(name: str, data: pa.Array | pa.ChunkedArray) -> list[Ragged]:
+    """Return Arrow lists (of any width, views too) or text as Ragged, one for each chunk.
+
+    Elements are not copied, however many there are, but for those of dictionaries, which are decoded, and of lists that
+    are views. Arrays of rows that are equally long will do.
+
+    Raises:
+        DtypeMismatch: a null, with its row; or elements that no column holds.
+    """
+    chunks = data.chunks if isinstance(data, pa.ChunkedArray) else [data]
+    found: list[Ragged] = []
+    row = 0
+    for chunk in chunks:
+        found.append(_rows_of(name, chunk, row))
+        row += len(chunk)
+    return found or [_rows_of(name, pa.array([], data.type), 0)]
+
+
+def _rows_of(name: str, array: pa.Array, first_row: int) -> Ragged:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if array.null_count:
+        raise null_error(name, first_row + int(array.is_null().to_numpy(zero_copy_only=False).argmax()))
+    text = _text_of(array.type)
+    if text is not None:
+        array = array.cast(pa.large_string() if text == "string" else pa.large_binary())
+        _, ends, elements = array.buffers()
+        offsets = _int64(ends, array.offset, len(array))
+        values = np.frombuffer(elements, np.uint8) if elements is not None else np.empty(0, np.uint8)
+        return Ragged(values, offsets, text=text)
+    if not _is_list(array.type):
+        rows = to_numpy(name, array)
+        if rows.ndim < 2:
+            raise DtypeMismatch(f"column {name!r}: rows vary in length, Arrow type {array.type} has none. Give lists")
+        flat = rows.reshape(-1, *rows.shape[2:])
+        return Ragged(flat, np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1])
+    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        first, elements = 0, array.flatten()
+        offsets = np.append(0, np.cumsum(array.value_lengths().to_numpy(zero_copy_only=False))).astype(np.int64)
+    else:  # `offsets` are the slice's, `values` the parent's
+        offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
+        first = int(offsets[0])
+        elements = array.values.slice(first, int(offsets[-1]) - first)
+    try:
+        values = _array_to_numpy(name, elements, 0)
+    except DtypeMismatch:
+        if not elements.null_count:
+            raise
+        at = int(elements.is_null().to_numpy(zero_copy_only=False).argmax())
+        raise null_error(name, first_row + int(np.searchsorted(offsets, first + at, side="right")) - 1) from None
+    return Ragged(values, offsets - first)
+
+
+def _int64(buffer: pa.Buffer | None, offset: int, n: int) -> Array:
+    if buffer is None or buffer.size == 0:
+        return np.zeros(1, np.int64)
+    return np.frombuffer(buffer, np.int64, n + 1, offset * 8)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_list(kind) or types.is_large_list(kind) or types.is_list_view(kind) or types.is_large_list_view(kind)
+    )
+
+
+def _text_of(kind: pa.DataType) -> str | None:
+    types = pa.types
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "string"
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return "binary"
+    return None
+
+
+def _foreign_rows(column: Column, kind: pa.DataType, offsets: int, rows: int, elements: int, owner: object) -> pa.Array:
+    ends = pa.foreign_buffer(offsets, (rows + 1) * 8, base=owner)
+    ends_of = np.frombuffer(ends, np.int64)
+    first = int(ends_of[0])
+    total = int(ends_of[-1]) - first
+    if first > 0:  # offsets from 0 on, so that the elements of rows before these are no part of it
+        ends = pa.py_buffer(ends_of - first)
+        elements += first * column.element_bytes
+    if column.text is not None:
+        return pa.Array.from_buffers(kind, rows, [None, ends, pa.foreign_buffer(elements, total, base=owner)])
+    values = _foreign_array(column.elements, kind.value_type, elements, total, owner)
+    return pa.Array.from_buffers(kind, rows, [None, ends], children=[values])
+
+
 def _arrow_type(column: Column) -> pa.DataType:
+    if column.text is not None:
+        return pa.large_string() if column.text == "string" else pa.large_binary()
+    if column.ragged:
+        return pa.large_list(pa.field("item", _arrow_type(column.elements), nullable=False))
     value_type = pa.bool8() if column.dtype.kind == "b" else pa.from_numpy_dtype(column.dtype)
     return pa.fixed_shape_tensor(value_type, list(column.shape)) if column.shape else value_type
 
@@ -163,7 +285,8 @@ def _numpy_type(name: str, kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int,
         return np.dtype(kind.to_pandas_dtype()) if not types.is_temporal(kind) else _time_dtype(kind), ()
     raise DtypeMismatch(
         f"column {name!r}: Arrow type {kind} has no fixed-width NumPy form. Cast it, for example to a "
-        "fixed-size list (pa.list_(pa.float32(), n)), to numbers, or leave the column out"
+        "fixed-size list (pa.list_(pa.float32(), n)), to numbers, or leave the column out. Lists, strings and binary "
+        "go into columns whose rows vary in length (shape (None, ...))"
     )
 
 

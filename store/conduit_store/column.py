@@ -4,35 +4,61 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .errors import DtypeMismatch, SchemaError, ShapeMismatch
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
 __all__ = ["Column", "shown"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
 _TIME_UNITS = ("s", "ms", "us", "ns")
+_TEXTS = ("string", "binary")
 # Arrow counts the elements of one fixed-shape tensor with 32 signed bits.
 _MAX_ELEMENTS = 2**31 - 1
+_OFFSET_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column: `name`, native-endian `dtype`, and the `shape` of one row's value (() for a number).
 
+    The first dimension, and no other, may be None: rows then vary in length. `mean_length` is what a table is planned
+    for: the elements along that dimension that its rows have in the mean (bytes, of text). The dtypes "string" (str,
+    kept as UTF-8) and "binary" (bytes) are of that kind too; their `dtype` is uint8, and `text` says which it is.
+
+    Example:
+        >>> Column("tokens", "int32", (None,), mean_length=512)
+        >>> Column("frames", "uint8", (None, 84, 84, 3), mean_length=16)
+        >>> Column("prompt", "string", mean_length=200)
+
     Raises:
-        SchemaError: the name is not allowed.
+        SchemaError: the name is not allowed, or `mean_length` is not a number above 0 of rows that vary in length.
         DtypeMismatch: the dtype is not a fixed-width number, bool, datetime64 or timedelta64 of s, ms, us or
-            ns.
-        ShapeMismatch: a dimension is not a positive integer, or a row has more than 2**31 - 1 elements.
+            ns, "string" or "binary".
+        ShapeMismatch: a dimension is not a positive integer, or a row (where rows vary in length: an element) has
+            more than 2**31 - 1 elements.
     """
 
     name: str
     dtype: np.dtype[Any]
-    shape: tuple[int, ...] = ()
+    shape: tuple[Any, ...] = ()
+    mean_length: float | None = field(default=None, compare=False, kw_only=True)
+    text: str | None = field(default=None, init=False)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, name: str, dtype: npt.DTypeLike, shape: Sequence[Any] = (), *, mean_length: float | None = None
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
@@ -40,18 +66,61 @@ class Column:
                 f"column name {self.name!r} is not allowed. Use letters, digits and _ . / -, and begin with "
                 "a letter, a digit or _"
             )
-        object.__setattr__(self, "dtype", np.dtype(str(_checked_dtype(self.name, self.dtype))))
-        object.__setattr__(self, "shape", _checked_shape(self.name, self.shape))
+        put = object.__setattr__
+        given: object = self.dtype
+        if isinstance(given, str) and given in _TEXTS:
+            if self.shape not in ((), (None,)):
+                raise ShapeMismatch(f"column {self.name!r}: one row of {given!r} is one value. Leave the shape out")
+            put(self, "text", given)
+            put(self, "shape", (None,))
+            given = np.uint8
+        put(self, "dtype", np.dtype(str(_checked_dtype(self.name, given))))
+        put(self, "shape", _checked_shape(self.name, self.shape))
+        put(self, "mean_length", _checked_length(self.name, self.mean_length, self.ragged))
 
-    def __reduce__(self) -> tuple[type[Column], tuple[str, str, tuple[int, ...]]]:
+    def __reduce__(self) -> tuple[Any, tuple[str, str, tuple[Any, ...], float | None]]:
         # By dtype name: an unpickled dtype object is equal to NumPy's own but not the same, and `is` is the
         # fast check.
-        return Column, (self.name, str(self.dtype), self.shape)
+        return _column, (self.name, self.dtype_name, self.shape, self.mean_length)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether rows vary in length."""
+        return bool(self.shape) and self.shape[0] is None
+
+    @property
+    def dtype_name(self) -> str:
+        """The dtype as it is given: "string" and "binary" of text."""
+        return self.text or str(self.dtype)
+
+    @property
+    def elements(self) -> Column:
+        """Where rows vary in length: the column of their elements, as rows."""
+        return _elements(self)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row's value."""
-        return self.dtype.itemsize * math.prod(self.shape)
+        """Bytes of one row's value; where rows vary in length, of the offset that each has."""
+        return _OFFSET_BYTES if self.ragged else self.dtype.itemsize * math.prod(self.shape)
+
+    @property
+    def element_bytes(self) -> int:
+        """Where rows vary in length, bytes of one element; else 0."""
+        return self.dtype.itemsize * math.prod(self.shape[1:]) if self.ragged else 0
+
+    @property
+    def mean_bytes(self) -> float:
+        """Where rows vary in length, bytes of a row's elements in the mean, as planned (0 if nobody said); else 0."""
+        return self.element_bytes * (self.mean_length or 0.0)
+
+
+def _column(name: str, dtype: Any, shape: tuple[Any, ...], mean_length: float | None) -> Column:
+    return Column(name, dtype, shape if dtype not in _TEXTS else (), mean_length=mean_length)
+
+
+@lru_cache(maxsize=1024)
+def _elements(column: Column) -> Column:
+    return Column(column.name, column.dtype, column.shape[1:])
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -86,20 +155,38 @@ def _checked_dtype(name: str, dtype: object) -> np.dtype[Any]:
     )
 
 
-def _checked_shape(name: str, shape: Any) -> tuple[int, ...]:
+def _checked_length(name: str, length: Any, ragged: bool) -> float | None:
+    if length is None:
+        return None
+    try:
+        number = math.nan if isinstance(length, str | bytes) else float(length)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not ragged or not 0.0 < number <= _MAX_ELEMENTS:
+        raise SchemaError(
+            f"column {name!r}: mean_length is {length!r}. Give a number above 0, of a column whose rows vary in length "
+            "(shape (None, ...))"
+        )
+    return number
+
+
+def _checked_shape(name: str, shape: Any) -> tuple[Any, ...]:
     try:
         given = tuple(shape)
+        varies = given[:1] == (None,)
+        given = given[1:] if varies else given
         checked = tuple(int(size) for size in given)
     except (TypeError, ValueError):
-        given, checked = (None,), ()
+        given, checked, varies = (None,), (), False
     if checked != given or any(size < 1 for size in checked):
         raise ShapeMismatch(
             f"column {name!r}: shape {shown(shape)} is not a tuple of integers of at least 1. Use () for one "
-            "number a row, and leave out columns without elements"
+            "number a row, None as the first dimension where rows vary in length, and leave out columns without "
+            "elements"
         )
     if math.prod(checked) > _MAX_ELEMENTS:
         raise ShapeMismatch(
             f"column {name!r}: shape {checked} has {math.prod(checked):,} elements, the limit is "
             f"{_MAX_ELEMENTS:,} a row. Split it into several columns"
         )
-    return checked
+    return (None, *checked) if varies else checked

@@ -22,6 +22,7 @@ __all__ = [
     "ConfigError",
     "DtypeMismatch",
     "EpisodeError",
+    "ExchangeError",
     "ForkedHandle",
     "LayoutMismatch",
     "LeaseExpired",
@@ -36,6 +37,7 @@ __all__ = [
     "SampleTimeout",
     "SchemaError",
     "ShapeMismatch",
+    "SourceNotFound",
     "StaleKey",
     "StalePolicy",
     "StoreClosed",
@@ -95,6 +97,14 @@ class CapacityError(ConduitError, ValueError):
 
 class EpisodeError(ConduitError, RuntimeError):
     """Steps in an order that episodes do not have, such as an append after an ended episode."""
+
+
+class ExchangeError(ConduitError, ValueError):
+    """A file cannot be read as what it is said to be (damaged, cut off, of another format), or cannot be written."""
+
+
+class SourceNotFound(ConduitError, FileNotFoundError):
+    """The file or folder to import is not there."""
 
 
 class StoreClosed(ConduitError, RuntimeError):

@@ -6,6 +6,7 @@ Only NumPy is imported here; pyarrow and gymnasium are imported by the construct
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,8 +50,13 @@ class Schema:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of one row over all columns."""
-        return sum(column.row_bytes for column in self.columns)
+        """Bytes of one row over all columns; of rows that vary in length the mean, as planned."""
+        return sum(column.row_bytes + math.ceil(column.mean_bytes) for column in self.columns)
+
+    @cached_property
+    def ragged(self) -> tuple[Column, ...]:
+        """The columns whose rows vary in length."""
+        return tuple(column for column in self.columns if column.ragged)
 
     @cached_property
     def obs(self) -> tuple[Column, ...]:
@@ -129,7 +135,9 @@ class Schema:
         """Make a schema from one row: a mapping of names to arrays, scalars or tensors, nested as deep as you
         like.
 
-        Dtypes are taken as they are. A Python float becomes float64, an int int64, a bool bool.
+        Dtypes are taken as they are. A Python float becomes float64, an int int64, a bool bool. One row does not
+        tell whether others are as long: columns whose rows vary in length are given by hand,
+        `Schema((Column("tokens", "int32", (None,), mean_length=512), ...))`.
 
         Raises:
             SchemaError: a name that is not allowed; DtypeMismatch, ShapeMismatch, ValueOutOfRange: a value
@@ -141,27 +149,34 @@ class Schema:
         return cls(tuple(Column(name, array.dtype, array.shape) for name, array in arrays.items()))
 
     @classmethod
-    def from_arrow(cls, schema: pa.Schema) -> Schema:
-        """Make a schema from Arrow fields of fixed width.
+    def from_arrow(cls, schema: pa.Schema, *, mean_lengths: Mapping[str, float] | None = None) -> Schema:
+        """Make a schema from Arrow fields.
 
         bool and arrow.bool8 become bool; fixed-size lists and fixed-shape tensors, nested too, become a
-        shape. A field may be marked nullable, but nulls in its data are refused when they are stored.
-        Metadata is not kept.
+        shape. Lists, strings and binary, large ones and views too, become columns whose rows vary in length; a
+        dictionary becomes what it stands for. A field may be marked nullable, but nulls in its data are refused when
+        they are stored. Metadata is not kept.
+        `mean_lengths`: of columns whose rows vary in length, see Column.
 
         Raises:
-            DtypeMismatch: a type without a fixed width, or one that NumPy cannot hold exactly; names the
-                field.
-            SchemaError, ShapeMismatch: a name or a shape that is not allowed.
+            DtypeMismatch: a type that no column holds, or that NumPy cannot hold exactly; names the field.
+            UnknownColumn: `mean_lengths` names none.
+            SchemaError, ShapeMismatch: a name, a length or a shape that is not allowed.
             MissingExtra: pyarrow is not installed.
         """
         from .arrow import column_of_field
 
-        return cls(tuple(column_of_field(field) for field in schema))
+        lengths = dict(mean_lengths or {})
+        made = cls(tuple(column_of_field(field, lengths.pop(field.name, None)) for field in schema))
+        for name in lengths:
+            made.column(name)  # raises
+        return made
 
     def to_arrow(self) -> pa.Schema:
         """Return the Arrow schema of a block.
 
-        Fields are not nullable; a bool is an arrow.bool8, a shape an arrow.fixed_shape_tensor.
+        Fields are not nullable; a bool is an arrow.bool8, a shape an arrow.fixed_shape_tensor. Rows that vary in length
+        are a large_list, large_string or large_binary: of 64-bit offsets.
 
         Raises:
             MissingExtra: pyarrow is not installed.
@@ -170,7 +185,11 @@ class Schema:
 
     def to_json(self) -> str:
         """Return the schema as JSON, from which `from_json` makes an equal one."""
-        columns = [{"name": c.name, "dtype": str(c.dtype), "shape": list(c.shape)} for c in self.columns]
+        columns: list[dict[str, Any]] = []
+        for c in self.columns:
+            columns.append({"name": c.name, "dtype": c.dtype_name, "shape": list(c.shape)})
+            if c.mean_length is not None:
+                columns[-1]["mean_length"] = c.mean_length
         return json.dumps({"columns": columns})
 
     @classmethod

@@ -69,9 +69,14 @@ class Bytes {
       fail(ErrorCode::config, "%s has %lld bytes, %llu are needed", what, got, static_cast<unsigned long long>(bytes));
     }
   }
+  // Of any size.
+  Bytes(nb::handle object, const char*) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  }
   ~Bytes() { PyBuffer_Release(&view_); }
   Bytes(const Bytes&) = delete;
   Bytes& operator=(const Bytes&) = delete;
+  std::uint64_t size() const { return static_cast<std::uint64_t>(view_.len); }
   template <class T>
   const T* as() const {
     return static_cast<const T*>(view_.buf);
@@ -80,6 +85,30 @@ class Bytes {
  private:
   Py_buffer view_;
 };
+
+// n rows that vary in length: (buffer of all elements, int64 offsets (n + 1)), or a list of n buffers.
+std::vector<Cell> read_cells(nb::handle given, std::uint32_t n, std::uint64_t element_bytes, std::vector<std::unique_ptr<Bytes>>& held) {
+  std::vector<Cell> cells(n);
+  if (nb::isinstance<nb::tuple>(given)) {
+    const Bytes& elements = *held.emplace_back(std::make_unique<Bytes>(given[0], "elements"));
+    const auto* offsets = held.emplace_back(std::make_unique<Bytes>(given[1], (std::uint64_t{n} + 1) * sizeof(std::int64_t), "offsets"))->as<std::int64_t>();
+    const auto all = static_cast<std::int64_t>(elements.size() / element_bytes);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      if (offsets[i] < 0 || offsets[i] > offsets[i + 1] || offsets[i + 1] > all) {
+        fail(ErrorCode::config, "offsets [%lld, %lld) of row %u are none of %lld elements", static_cast<long long>(offsets[i]), static_cast<long long>(offsets[i + 1]), i, static_cast<long long>(all));
+      }
+      cells[i] = {elements.as<std::byte>() + static_cast<std::uint64_t>(offsets[i]) * element_bytes, static_cast<std::uint64_t>(offsets[i + 1] - offsets[i])};
+    }
+    return cells;
+  }
+  if (nb::len(given) != n) fail(ErrorCode::config, "%zu rows in a list, %u are needed", nb::len(given), n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const Bytes& row = *held.emplace_back(std::make_unique<Bytes>(given[i], "row"));
+    if (row.size() % element_bytes != 0) fail(ErrorCode::config, "row %u has %llu bytes, its elements %llu each", i, static_cast<unsigned long long>(row.size()), static_cast<unsigned long long>(element_bytes));
+    cells[i] = {row.as<std::byte>(), row.size() / element_bytes};
+  }
+  return cells;
+}
 
 // A zero-copy view's hold on its block; also keeps the segments mapped.
 class Pin {
@@ -156,7 +185,8 @@ class PyAttachment : public Handle<Process> {
 };
 
 TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets,
-                    const std::vector<std::uint64_t>& row_bytes, std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks,
+                    const std::vector<std::uint64_t>& row_bytes, const std::vector<std::uint64_t>& element_bytes, const std::vector<std::uint64_t>& mean_bytes,
+                    std::uint64_t values_offset, std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks,
                     std::uint64_t block_bytes, const std::vector<ViewSpec>& views, const Settings& settings, std::uint32_t limiter,
                     bool limits_inserts, bool counts_uses, std::uint64_t seed, std::uint32_t remover, std::uint32_t remover_view) {
   TableSpec s;
@@ -165,7 +195,11 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   if (name.size() >= kNameBytes) fail(ErrorCode::config, "table name of %zu bytes is longer than %u", name.size(), kNameBytes - 1);
   if (std::uint64_t{rows_per_block} * n_blocks >= kSlotMask) fail(ErrorCode::config, "table '%s' needs %llu row slots, the limit is %llu", name.c_str(),
       static_cast<unsigned long long>(std::uint64_t{rows_per_block} * n_blocks), static_cast<unsigned long long>(kSlotMask));
-  for (std::size_t i = 0; i < offsets.size(); ++i) s.columns.push_back({offsets[i], row_bytes[i]});
+  std::uint64_t ragged = 0;
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    s.columns.push_back({offsets[i], row_bytes[i], element_bytes[i], mean_bytes[i], element_bytes[i] > 0 ? ragged++ : 0});
+  }
+  s.values_offset = values_offset;
   s.max_size = max_size;
   s.rows_per_block = rows_per_block;
   s.n_blocks = n_blocks;
@@ -182,6 +216,7 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   if (remover > kRemoveLeast) fail(ErrorCode::config, "unknown remover %u", remover);
   s.remover = static_cast<RemoverKind>(remover);
   s.remover_view = remover_view;
+  if (ragged > 0 && (s.links || remover != kRemoveOldest)) fail(ErrorCode::config, "table '%s' has columns whose rows vary in length: they go by blocks, and not with episodes", name.c_str());
   if (remover != kRemoveOldest && (rows_per_block != 1 || s.links)) fail(ErrorCode::config, "table '%s' removes rows one by one: its blocks have one row, without episodes", name.c_str());
   if (remover == kRemoveLeast && (remover_view >= views.size() || !views[remover_view].prioritized)) fail(ErrorCode::config, "table '%s' removes by priorities that it does not keep", name.c_str());
   return s;
@@ -255,13 +290,14 @@ class PyWriter : public Handle<Writer> {
     std::uint32_t done = 0;
     Rows rest = rows;
     std::vector<const std::byte*> columns(writer.table().shared().n_columns);
+    std::vector<const Cell*> cells(columns.size());
     std::optional<Deadline> deadline;
     std::uint32_t signal = 0;  // of the limiter, as it was before the last look
     bool announced = false;
     for (;;) {
       std::uint32_t n;
       try {
-        if (writer.takes_lock(rest.n) || rest.n > 64) {
+        if (writer.takes_long(rest)) {
           nb::gil_scoped_release release;
           n = writer.append(rest);
         } else {
@@ -294,8 +330,9 @@ class PyWriter : public Handle<Writer> {
       }
       for (std::size_t c = 0; c < columns.size(); ++c) {
         columns[c] = rows.columns[c] == nullptr ? nullptr : rows.columns[c] + done * writer.table().columns()[c].row_bytes;
+        cells[c] = rows.cells == nullptr || rows.cells[c] == nullptr ? nullptr : rows.cells[c] + done;
       }
-      rest = {rows.n - done, columns.data(), rows.flags ? rows.flags + done : nullptr, rows.priorities ? rows.priorities + done : nullptr,
+      rest = {rows.n - done, columns.data(), rows.cells == nullptr ? nullptr : cells.data(), rows.flags ? rows.flags + done : nullptr, rows.priorities ? rows.priorities + done : nullptr,
               rows.chains ? rows.chains + done : nullptr, rows.whole};
     }
   }
@@ -308,7 +345,8 @@ class PyWriter : public Handle<Writer> {
     RowReader::Held held(reader);
     if (!held.read(row)) return -1;
     const std::uint8_t flags = held.flags();
-    const Rows rows{1, held.columns(), &flags, priority ? &*priority : nullptr, nullptr, false};
+    const Rows rows{1, held.columns(), held.cells(), &flags, priority ? &*priority : nullptr, nullptr, false};
+    writer->check_lengths(rows);
     if (push(*writer, rows, timeout) != 1) return 0;
     ended = (flags & kEnd) != 0;
     return 1;
@@ -322,9 +360,15 @@ class PyWriter : public Handle<Writer> {
     if (nb::len(columns) != t.n_columns) fail(ErrorCode::config, "%zu columns given, table '%s' has %u", nb::len(columns), t.name, t.n_columns);
     std::vector<std::unique_ptr<Bytes>> held;
     std::vector<const std::byte*> at;
+    std::vector<std::vector<Cell>> varying(t.n_columns);
+    std::vector<const Cell*> cells(t.n_columns);
     for (std::uint32_t c = 0; c < t.n_columns; ++c) {
-      if (columns[c].is_none()) {
+      const std::uint64_t element_bytes = writer.table().columns()[c].element_bytes;
+      if (columns[c].is_none() || element_bytes > 0) {
         at.push_back(nullptr);
+        if (columns[c].is_none()) continue;
+        varying[c] = read_cells(columns[c], n, element_bytes, held);
+        cells[c] = varying[c].data();
         continue;
       }
       held.push_back(std::make_unique<Bytes>(columns[c], n * writer.table().columns()[c].row_bytes, "column"));
@@ -335,13 +379,14 @@ class PyWriter : public Handle<Writer> {
       held.push_back(std::make_unique<Bytes>(object, bytes, what));
       return held.back()->as<void>();
     };
-    Rows rows{n, at.data(), static_cast<const std::uint8_t*>(optional(flags, n, "flags")),
+    Rows rows{n, at.data(), cells.data(), static_cast<const std::uint8_t*>(optional(flags, n, "flags")),
               static_cast<const float*>(optional(priorities, n * sizeof(float), "priorities")),
               static_cast<const std::int32_t*>(optional(chains, n * sizeof(std::int32_t), "chains")), whole};
     for (std::uint32_t i = 0; rows.chains != nullptr && i < n; ++i) {
       if (rows.chains[i] < 0 || static_cast<std::size_t>(rows.chains[i]) >= writer.chains()) fail(ErrorCode::config, "chain %d of %zu", rows.chains[i], writer.chains());
     }
     if (n == 0) return 0;
+    writer.check_lengths(rows);
     return push(writer, rows, timeout);
   }
 
@@ -361,13 +406,15 @@ class PySampler : public Handle<Sampler> {
   PySampler(const PyTable& table, const Plan& plan) : Handle(std::make_shared<Sampler>(table.get(), checked(*table.get(), plan)), table.store()) {}
 
   // The plan, if it is one of this table: a wrong one would read outside of it.
-  static const Plan& checked(const TableCore& core, const Plan& plan) {
+  static Plan checked(const TableCore& core, Plan plan) {
     if (core.queue() != nullptr) fail(ErrorCode::config, "table '%.63s' is a queue: its rows are delivered, not drawn", core.shared().name);
-    for (const Output& output : plan.outputs) {
+    for (Output& output : plan.outputs) {
       const std::uint64_t count = plan.count(output.source);
       if (of_columns(output.source) && (output.column >= core.shared().n_columns || core.columns()[output.column].row_bytes * count != output.row_bytes)) {
         fail(ErrorCode::config, "output of %llu bytes a row does not fit column %u", static_cast<unsigned long long>(output.row_bytes), output.column);
       }
+      output.element_bytes = of_columns(output.source) ? core.columns()[output.column].element_bytes : 0;
+      if (output.element_bytes > 0 && output.source > Source::successor) fail(ErrorCode::config, "rows of column %u vary in length: no such windows of them", output.column);
       if (output.source == Source::mask && output.row_bytes != count) fail(ErrorCode::config, "a mask of %llu bytes for %llu rows", static_cast<unsigned long long>(output.row_bytes), static_cast<unsigned long long>(count));
       const bool goal = output.source == Source::goal || output.source == Source::next_goal || output.source == Source::relabelled;
       if (goal && plan.hindsight == Hindsight::none) fail(ErrorCode::config, "goals without a strategy");
@@ -389,21 +436,21 @@ class PySampler : public Handle<Sampler> {
   // (buffer, None), or after the timeout (None, what the draw lacked)
   std::tuple<std::shared_ptr<Staging>, std::optional<SampleState>> sample(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::optional<double> timeout) {
     const auto sampler = get();
-    auto staging = std::make_shared<Staging>(sampler->plan().offsets(n).back());
+    Target target;
     SampleState state;
     Reservation held;
     const auto attempt = [&] {
       nb::gil_scoped_release release;
-      if (sampler->sample(n, staging->data(), stream, batch, &state, &held) != SampleStatus::ok) return false;
+      if (sampler->sample(n, &target, stream, batch, &state, &held) != SampleStatus::ok) return false;
       held.delivered();
       sampler->table().delivered(sampler->plan().view, stream, batch + 1);
       return true;
     };
-    if (attempt()) return {staging, std::nullopt};
+    if (attempt()) return {target.staging, std::nullopt};
     const Deadline deadline(timeout);
     for (;;) {
       const std::uint32_t signal = sampler->begin_wait();
-      if (attempt()) return {staging, std::nullopt};
+      if (attempt()) return {target.staging, std::nullopt};
       const std::uint64_t slice = deadline.slice();
       if (slice == 0 || state.status == SampleStatus::never) return {nullptr, state};
       nb::gil_scoped_release release;
@@ -414,11 +461,11 @@ class PySampler : public Handle<Sampler> {
   std::tuple<std::shared_ptr<Staging>, std::uint64_t> read(nb::object keys, std::uint32_t n) {
     const Bytes held(keys, n * sizeof(std::uint64_t), "keys");
     const auto sampler = get();
-    auto staging = std::make_shared<Staging>(sampler->plan().offsets(n).back());
+    Target target;
     std::uint64_t stale_at = 0;
     nb::gil_scoped_release release;
-    const bool ok = sampler->read(held.as<std::uint64_t>(), n, staging->data(), &stale_at);
-    return {ok ? staging : nullptr, stale_at};
+    const bool ok = sampler->read(held.as<std::uint64_t>(), n, &target, &stale_at);
+    return {ok ? target.staging : nullptr, stale_at};
   }
 };
 
@@ -588,6 +635,10 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
     while (at < n && p[at] >= 0.0f && p[at] <= std::numeric_limits<float>::max()) ++at;
     return at;
   }, "priorities"_a, "n"_a);
+  // Whether each of a list is a contiguous array (length, *shape) of this dtype.str, without its byte order.
+  m.def("rows_fit", [](nb::list rows, const std::string& dtype, const std::vector<std::int64_t>& shape) {
+    return RowReader::fits(rows, RowColumn::make({{"", dtype, shape}}).front());
+  }, "rows"_a, "dtype"_a, "shape"_a);
   m.def("staging_kept_bytes", [] { return staging_pool()->kept(); });
 
   // What may change while a table lives; `table.reconfigure` takes a changed one back.
@@ -631,11 +682,11 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       }, "steps_before"_a, "steps_after"_a, "period"_a, "strict"_a, "whole"_a, "last_step"_a, "prioritized"_a, "alpha"_a, "beta"_a, "eps"_a, "sampler"_a, "stratified"_a, "beta_schedule"_a);
   nb::class_<TableSpec>(m, "TableSpec")
       .def("__init__", [](TableSpec* self, const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets, const std::vector<std::uint64_t>& row_bytes,
-                          std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint64_t block_bytes, const std::vector<ViewSpec>& views,
+                          const std::vector<std::uint64_t>& element_bytes, const std::vector<std::uint64_t>& mean_bytes, std::uint64_t values_offset, std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint64_t block_bytes, const std::vector<ViewSpec>& views,
                           const Settings& settings, std::uint32_t limiter, bool limits_inserts, bool counts_uses, std::uint64_t seed, std::uint32_t remover, std::uint32_t remover_view) {
-             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, max_size, rows_per_block, n_blocks, block_bytes, views, settings, limiter, limits_inserts, counts_uses, seed, remover, remover_view));
+             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, element_bytes, mean_bytes, values_offset, max_size, rows_per_block, n_blocks, block_bytes, views, settings, limiter, limits_inserts, counts_uses, seed, remover, remover_view));
            },
-           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "settings"_a,
+           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "element_bytes"_a, "mean_bytes"_a, "values_offset"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "settings"_a,
            "limiter"_a, "limits_inserts"_a, "counts_uses"_a, "seed"_a, "remover"_a, "remover_view"_a)
       .def("as_queue", [](TableSpec& s, std::uint32_t groups, double lease_timeout, std::optional<std::int64_t> max_staleness, std::uint32_t version_column) {
         if (groups < 1 || groups > kGroups || s.links || s.limits_inserts || s.counts_uses) fail(ErrorCode::config, "a queue of %u consumer groups, or with episodes or a limiter", groups);
@@ -736,7 +787,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("verify", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.verify(); }); })
       // `what`: a Scan. One number of each live row as it is stored.
       .def("scan", [](PyTable& t, std::uint32_t view, std::uint32_t what, std::uint32_t column) {
-        if (what > static_cast<std::uint32_t>(Scan::times)) fail(ErrorCode::config, "no such number of a row: %u", what);
+        if (what > static_cast<std::uint32_t>(Scan::key)) fail(ErrorCode::config, "no such number of a row: %u", what);
         const std::vector<std::byte> values = t.unlocked([&](TableCore& c) {
           if (column >= c.shared().n_columns) fail(ErrorCode::config, "column %u of %u", column, c.shared().n_columns);
           if (static_cast<Scan>(what) == Scan::priority && !c.view(checked_view(c, view)).prioritized()) fail(ErrorCode::config, "window %u has no priorities", view);
@@ -767,21 +818,23 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
         return t.unlocked([&](TableCore& c) { return c.priorities(checked_view(c, view), k.as<std::uint64_t>(), n); });
       }, "view"_a, "keys"_a, "n"_a)
-      // (flags, keys of the rows that follow; the largest uint64 where there is none)
+      // (1 where the row is live, flags, keys of the rows that follow; the largest uint64 where there is none)
       .def("links", [](PyTable& t, nb::object keys, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
-        std::vector<std::uint8_t> flags;
+        std::vector<std::uint8_t> live, flags;
         std::vector<std::uint64_t> next;
-        t.unlocked([&](TableCore& c) { c.links(k.as<std::uint64_t>(), n, &flags, &next); });
-        return std::make_tuple(nb::bytes(reinterpret_cast<const char*>(flags.data()), n), nb::bytes(reinterpret_cast<const char*>(next.data()), n * sizeof(std::uint64_t)));
+        t.unlocked([&](TableCore& c) { c.links(k.as<std::uint64_t>(), n, &live, &flags, &next); });
+        return std::make_tuple(nb::bytes(reinterpret_cast<const char*>(live.data()), n), nb::bytes(reinterpret_cast<const char*>(flags.data()), n), nb::bytes(reinterpret_cast<const char*>(next.data()), n * sizeof(std::uint64_t)));
       }, "keys"_a, "n"_a)
-      // (pin, first live row, end of live rows, generation, address of the block's bytes)
+      // (pin, first live row, end of live rows, generation, address of the block's bytes, where the parts of its values begin)
       .def("pin_block", [](PyTable& t, std::uint32_t block) {
         std::uint32_t first, last;
         std::uint64_t generation;
         const auto core = t.get();
         const std::uint32_t entry = t.unlocked([&](TableCore& c) { return c.pin_block(block, &first, &last, &generation); });
-        return std::make_tuple(std::make_shared<Pin>(core->process_handle(), entry), first, last, generation, reinterpret_cast<std::uint64_t>(core->block_data(block)));
+        const std::uint64_t* starts = core->ragged().starts(block);
+        return std::make_tuple(std::make_shared<Pin>(core->process_handle(), entry), first, last, generation, reinterpret_cast<std::uint64_t>(core->block_data(block)),
+                               std::vector<std::uint64_t>(starts, starts + core->ragged().n()));
       }, "block"_a);
 
   nb::class_<PyWriter>(m, "Writer")
@@ -792,6 +845,8 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("append_rows", &PyWriter::append_rows, "n"_a, "columns"_a, "flags"_a.none(), "priorities"_a.none(), "chains"_a.none(), "timeout"_a.none(), "whole"_a)
       .def_rw("ended", &PyWriter::ended)
       .def("chain_open", [](PyWriter& w, std::uint32_t chain) { return w.checked()->chain_open(chain); }, "chain"_a)
+      // The chain's next row begins an episode: the one before ends where it is, as if the writer had closed.
+      .def("cut", [](PyWriter& w, std::uint32_t chain) { w.checked()->cut(chain); }, "chain"_a)
       .def_prop_ro("holders", &PyWriter::holders)
       // What the last append was stopped by (Writer::Stopped), and what the limiter then looked like.
       .def_prop_ro("stopped", [](PyWriter& w) { return static_cast<int>(w.get()->stopped()); })
@@ -842,9 +897,9 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_prop_ro("token", [](const Prepared& p) { return p.token; })
       .def("discard", [](Prepared& p) { p.held = {}; });  // it counts as no sample from here on
   nb::class_<LoaderSettings>(m, "LoaderSettings")
-      .def("__init__", [](LoaderSettings* self, std::uint32_t n, std::uint32_t stream, std::uint64_t first, std::uint32_t depth, std::uint32_t most, std::optional<double> max_drift, bool measured, bool own_thread) {
-        new (self) LoaderSettings{n, stream, first, depth, most, max_drift, measured, own_thread};
-      }, "n"_a, "stream"_a, "first"_a, "depth"_a, "most"_a, "max_drift"_a.none(), "measured"_a, "own_thread"_a);
+      .def("__init__", [](LoaderSettings* self, std::uint32_t n, std::uint32_t stream, std::uint64_t first, std::uint32_t depth, std::uint32_t most, std::optional<double> max_drift, bool measured, bool own_thread, std::uint64_t most_bytes) {
+        new (self) LoaderSettings{n, stream, first, depth, most, max_drift, measured, own_thread, most_bytes};
+      }, "n"_a, "stream"_a, "first"_a, "depth"_a, "most"_a, "max_drift"_a.none(), "measured"_a, "own_thread"_a, "most_bytes"_a);
   nb::class_<PyLoader>(m, "Loader")
       .def(nb::init<const PyTable&, const Plan&, const LoaderSettings&, std::shared_ptr<StagingPool>>(), "table"_a, "plan"_a, "settings"_a, "pool"_a.none())
       .def("next", &PyLoader::next, "timeout"_a.none())

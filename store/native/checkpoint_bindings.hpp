@@ -249,6 +249,12 @@ void bind_checkpoints(nb::module_& m) {
       .def("address", [](const Cut& c, std::uint32_t i, std::uint32_t block) { return reinterpret_cast<std::uint64_t>(c.core(i).block_data(block)); }, "table"_a, "block"_a)
       // How long the locks of all tables were held.
       .def_prop_ro("locked_ns", &Cut::locked_ns)
+      // Where in the block the parts of its values begin.
+      .def("starts", [](const Cut& c, std::uint32_t i, std::uint32_t block) {
+        const RaggedBlocks& ragged = c.core(i).ragged();
+        if (block >= c.core(i).shared().n_blocks) fail(ErrorCode::config, "block %u of %u", block, c.core(i).shared().n_blocks);
+        return std::vector<std::uint64_t>(ragged.starts(block), ragged.starts(block) + ragged.n());
+      }, "table"_a, "block"_a)
       .def("written", &Cut::written, "table"_a, "birth"_a)
       .def("close", &Cut::close);
 }
@@ -258,6 +264,12 @@ void bind_saved_table(nb::class_<PyTable>& table) {
       .def("restore", [](PyTable& t, nb::dict state, nb::object blocks, std::uint64_t rows, nb::dict arrays) {
         restore_table(*t.get(), std::move(state), std::move(blocks), rows, std::move(arrays));
       }, "state"_a, "blocks"_a, "rows"_a, "arrays"_a)
+      // Of a table that nobody else uses yet, before `restore`: a block whose rows vary in length, the blocks that it spans, and
+      // where the parts of its values begin.
+      .def("divide", [](PyTable& t, std::uint32_t block, std::uint32_t span, const std::vector<std::uint64_t>& starts) {
+        const auto core = t.get();
+        core->ragged().put(block, span, starts);
+      }, "block"_a, "span"_a, "starts"_a)
       .def("place", [](PyTable& t, std::uint32_t column, nb::object slots, nb::object values, std::uint64_t n) {
         const auto core = t.get();
         if (column >= core->shared().n_columns) fail(ErrorCode::config, "column %u of %u", column, core->shared().n_columns);

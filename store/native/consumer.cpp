@@ -17,6 +17,8 @@ constexpr std::uint64_t kSpinNs = 20'000;             // a producer at full spee
 constexpr std::uint64_t kLookWaitingNs = 10'000'000;  // between two looks at the holders of leases, for who waits for rows
 constexpr std::uint64_t kLookBusyNs = 100'000'000;    // for who gets rows all the time
 
+std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
 }  // namespace
 
 // ---- a delivery
@@ -50,7 +52,11 @@ void Delivery::expired() const {
        static_cast<double>(queue_.state().lease_timeout_ns) * 1e-9, slots_.size());
 }
 
-bool Delivery::copy(const std::uint64_t* offsets, std::byte* out) const {
+bool Delivery::holds_lease() const {
+  return std::atomic_ref(queue_.state().leases[name_.lease].fence).load(std::memory_order_acquire) == name_.fence;
+}
+
+bool Delivery::copy(const std::vector<std::uint64_t>& offsets, Target* target) const {
   const TableCore& t = *table_;
   const std::uint32_t per_block = t.shared().rows_per_block;
   std::vector<Placed> runs;
@@ -66,11 +72,37 @@ bool Delivery::copy(const std::uint64_t* offsets, std::byte* out) const {
   // Either we see here that the lease has ended, or whoever ends it and lets its rows go sees our epoch: the rows' blocks
   // are retired later than we entered.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (std::atomic_ref(queue_.state().leases[name_.lease].fence).load(std::memory_order_acquire) != name_.fence) return false;
+  if (!holds_lease()) return false;
+  std::uint64_t size = offsets.back();
+  std::vector<Cell> cells;  // of each column whose rows vary in length
+  for (std::uint32_t v = 0; v < t.ragged().n(); ++v) {
+    const Column& column = t.ragged().column(v);
+    std::uint64_t elements = 0;
+    for (const Placed& run : runs) {
+      for (std::uint32_t i = 0; i < run.n; ++i) {
+        cells.push_back(t.ragged().cell(t.block_data(run.block), run.row + i, column));
+        elements += cells.back().elements;
+      }
+    }
+    size += aligned(elements * column.element_bytes);
+  }
+  // Places and lengths are true if the reader is held still.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (!epoch->held()) return false;
+  std::byte* out = target->room(cells.empty() ? size : staging_class(size));
+  std::byte* values = out + offsets.back();
+  const Cell* of_column = cells.data();
   std::uint64_t since = 0;
   for (std::uint32_t c = 0; c < t.shared().n_columns; ++c) {
     const Column& column = t.columns()[c];
     std::byte* to = out + offsets[c];
+    if (column.element_bytes > 0) {
+      const std::uint64_t elements = offsets_of(of_column, slots_.size(), reinterpret_cast<std::int64_t*>(to));
+      if (!copy_cells(*epoch, of_column, slots_.size(), column.element_bytes, values, &since)) return false;
+      values += aligned(elements * column.element_bytes);
+      of_column += slots_.size();
+      continue;
+    }
     for (const Placed& run : runs) {
       const std::byte* from = t.block_data(run.block) + column.block_offset + run.row * column.row_bytes;
       for (std::uint64_t left = run.n * column.row_bytes; left > 0;) {
@@ -188,9 +220,12 @@ std::vector<std::uint64_t> Consumer::offsets(std::uint64_t n) const {
   std::uint64_t at = 0;
   const auto add = [&](std::uint64_t bytes) {
     result.push_back(at);
-    at = (at + bytes + kAlign - 1) / kAlign * kAlign;
+    at = aligned(at + bytes);
   };
-  for (std::uint32_t c = 0; c < table_->shared().n_columns; ++c) add(table_->columns()[c].row_bytes * n);
+  for (std::uint32_t c = 0; c < table_->shared().n_columns; ++c) {
+    const Column& column = table_->columns()[c];
+    add(column.element_bytes > 0 ? (n + 1) * sizeof(std::int64_t) : column.row_bytes * n);
+  }
   add(sizeof(std::uint64_t) * n);
   result.push_back(at);
   return result;

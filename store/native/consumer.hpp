@@ -12,6 +12,7 @@
 
 #include "groups.hpp"
 #include "queue.hpp"
+#include "staging.hpp"
 
 namespace conduit {
 
@@ -25,9 +26,9 @@ class Delivery {
   Delivery& operator=(const Delivery&) = delete;
 
   std::uint32_t rows() const { return rows_; }  // as delivered
-  // Copies all columns, then keys (uint64), each array 64-byte aligned, at `offsets`. False: the lease ended meanwhile, or
-  // this reader was stopped for so long that the bytes may be others'.
-  bool copy(const std::uint64_t* offsets, std::byte* out) const;
+  // Copies all columns, then keys (uint64), each array 64-byte aligned, at `offsets`; then the elements of rows that vary in
+  // length, as of a Plan. False: the lease ended meanwhile, or this reader was stopped for so long that the bytes may be others'.
+  bool copy(const std::vector<std::uint64_t>& offsets, Target* target) const;
   // All rows that are left, or those of `keys`: all of them or, if we die, none. Throws lease_expired, and changes nothing
   // then; stale when a key names no row of this delivery that is left.
   std::uint32_t acknowledge(const std::uint64_t* keys, std::uint64_t n);
@@ -41,6 +42,7 @@ class Delivery {
  private:
   void check() const;
   bool held() const;
+  bool holds_lease() const;
   [[noreturn]] void expired() const;
 
   std::shared_ptr<TableCore> table_;

@@ -169,6 +169,9 @@ void Cut::copy(OfTable& table, bool copy_all) const {
   for (const BlockList* list : {&t.open, &t.free, &t.retired}) {
     for (std::uint32_t b = list->first; b != kNoRow; b = core.links_.after(b)) note(b, list == &t.open);
   }
+  for (std::uint32_t b = 0; b < t.n_blocks; ++b) {
+    if (core.blocks_[b].state.load(std::memory_order_relaxed) == kAnnexed) note(b, false);
+  }
   for (std::uint32_t v = 0; v < core.n_views(); ++v) {
     const View& view = t.views[v];
     s.epochs[v] = view.epoch;

@@ -245,19 +245,47 @@ bool TableCore::reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stall
       ++holders->pinned;
       holders->process = pid;
     } else {
-      FAILPOINT(reclaim_before);
-      block.state.store(kFree, std::memory_order_release);
-      links_.remove(t_.retired, b);
-      links_.push(t_.free, b);
-      FAILPOINT(reclaim_after);
+      take_back(b);
       freed = true;
     }
   }
   return freed;
 }
 
-void TableCore::give(std::uint32_t b, std::uint64_t writer) {
+// A retired block that nobody can still be touching comes free, with the blocks annexed to it.
+void TableCore::take_back(std::uint32_t b) {
+  FAILPOINT(reclaim_before);
+  blocks_[b].state.store(kFree, std::memory_order_release);
+  links_.remove(t_.retired, b);
+  links_.push(t_.free, b);
+  for (std::uint32_t i = 1; i < ragged_.span(b); ++i) {
+    FAILPOINT(reclaim_annexed);
+    blocks_[b + i].state.store(kFree, std::memory_order_release);
+    links_.push(t_.free, b + i);
+  }
+  FAILPOINT(reclaim_after);
+}
+
+// The first of so many adjacent free blocks, or kNoRow.
+std::uint32_t TableCore::free_run(std::uint32_t blocks) const {
+  if (blocks == 1) return t_.free.first;
+  std::uint32_t run = 0;
+  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
+    run = blocks_[b].state.load(std::memory_order_relaxed) == kFree ? run + 1 : 0;
+    if (run == blocks) return b + 1 - blocks;
+  }
+  return kNoRow;
+}
+
+// Crash: a span says nothing while its block is free, and whether a block is annexed follows from the spans of the others.
+void TableCore::give(std::uint32_t b, std::uint32_t blocks, std::uint64_t writer) {
   Block& block = blocks_[b];
+  ragged_.set_span(b, blocks);
+  for (std::uint32_t i = 1; i < blocks; ++i) {
+    blocks_[b + i].state.store(kAnnexed, std::memory_order_release);
+    links_.remove(t_.free, b + i);
+    FAILPOINT(open_annexed);
+  }
   block.writer = writer;
   block.owner = process_->slot();
   block.owner_claim = process_->claim();
@@ -280,37 +308,50 @@ void TableCore::give(std::uint32_t b, std::uint64_t writer) {
   t_.counters.blocks_opened.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Whether evicting from the oldest on would free a block at all. It would not where every block that holds rows is in the
-// hands of a live writer or pinned: the table must not be drained for nothing.
-bool TableCore::eviction_frees() const {
+// Whether evicting from the oldest on would free so many adjacent blocks at all. It would not where every block that holds
+// rows is in the hands of a live writer or pinned: the table must not be drained for nothing.
+bool TableCore::eviction_frees(std::uint32_t blocks) const {
   bool frees = false;
   const bool saving = held_for_checkpoint();
-  each_open_block(false, [&](std::uint32_t b) {
+  const auto kept = [&](std::uint32_t b) {
     std::uint32_t pid;
-    frees = (blocks_[b].pub.load(std::memory_order_acquire) & kReleased) != 0 && !(saving && held_born(blocks_[b].birth)) && !pinned(b, &pid);
+    return (blocks_[b].pub.load(std::memory_order_acquire) & kReleased) == 0 || (saving && held_born(blocks_[b].birth)) || pinned(b, &pid);
+  };
+  std::uint32_t run = 0;
+  if (blocks > 1) {
+    for (std::uint32_t b = 0; b < t_.n_blocks && !frees; b += ragged_.span(b)) {  // an annexed block counts with its first
+      const bool free = blocks_[b].state.load(std::memory_order_relaxed) == kFree;
+      if (free) ragged_.set_span(b, 1);  // what it was in its last life
+      run = !free && kept(b) ? 0 : run + ragged_.span(b);
+      frees = run >= blocks;
+    }
+    return frees;
+  }
+  each_open_block(false, [&](std::uint32_t b) {
+    frees = !kept(b);
     return !frees;
   });
   return frees;
 }
 
-std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders, std::vector<std::uint64_t>* stalled) {
+std::uint32_t TableCore::open_block(std::uint64_t writer, std::uint32_t blocks, SpaceHolders* holders, std::vector<std::uint64_t>* stalled) {
   IndexLock lock(*this);
   FAILPOINT(open_locked);
   fold();
-  std::uint32_t b = t_.free.first;
-  if (b == kNoRow && reclaim(holders, stalled)) b = t_.free.first;
+  std::uint32_t b = free_run(blocks);
+  if (b == kNoRow && reclaim(holders, stalled)) b = free_run(blocks);
   if (b == kNoRow) {
     seal_dead(true);
     fold();
     retire_all_empty();
-    if (reclaim(holders, stalled)) b = t_.free.first;
+    if (reclaim(holders, stalled)) b = free_run(blocks);
   }
   // Room is short because of many open blocks, short blocks of writers that died, idle writers or short episodes. Evict
   // the oldest blocks before their time; the table then holds less than max_size, and a counter says so. Readers are
   // waited for (they leave or are expelled within milliseconds), and so is a pin on the oldest block: views of every
   // block must not drain the table. Pins elsewhere, and blocks that idle or stopped writers have not let go of, hold up
   // nobody.
-  while (b == kNoRow && holders->read == 0 && t_.open.first != kNoRow && eviction_frees()) {
+  while (b == kNoRow && holders->read == 0 && t_.open.first != kNoRow && eviction_frees(blocks)) {
     const std::uint32_t next = slots() ? victim() : kNoRow;
     const std::uint32_t head = next != kNoRow ? next : t_.open.first;
     if (held_for_checkpoint() && held_born(blocks_[head].birth)) {  // it is about to be written: that is waited for
@@ -324,9 +365,14 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, SpaceHolders* holders,
       break;
     }
     evict_block(head);
-    if (reclaim(holders, stalled)) b = t_.free.first;
+    if (reclaim(holders, stalled)) b = free_run(blocks);
   }
-  if (b != kNoRow) give(b, writer);
+  for (std::uint32_t open = t_.open.first; blocks > 1 && b == kNoRow && open != kNoRow; open = links_.after(open)) {
+    if ((blocks_[open].pub.load(std::memory_order_acquire) & kReleased) != 0) continue;  // else it parts what is free: for messages
+    ++holders->written;
+    holders->process = process_->segments().process(blocks_[open].owner).pid.load(std::memory_order_relaxed);
+  }
+  if (b != kNoRow) give(b, blocks, writer);
   return b;
 }
 

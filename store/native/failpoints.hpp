@@ -11,6 +11,7 @@ namespace conduit {
   X(attach_claimed) X(attach_cleaned) X(detach_begin)                                                             \
   X(create_reserving) X(create_reserved) X(create_formatted) X(create_published)                                  \
   X(append_row_written) X(append_before_publish) X(append_published) X(append_sealed) X(append_released)          \
+  X(append_values_written) X(open_annexed) X(reclaim_annexed)                                                      \
   X(append_together) X(append_noted) X(append_halfway) X(lock_taken)                                              \
   X(open_locked) X(open_sealed_dead) X(open_before_state) X(open_after_state) X(open_ordered)                     \
   X(fold_begin) X(fold_row_linked) X(fold_row_ready) X(fold_block_leaves) X(fold_block_counted) X(fold_end)       \
@@ -23,7 +24,7 @@ namespace conduit {
   X(use_counted) X(use_ended) X(use_counts)                                                                       \
   X(announce_begin) X(announce_cleared) X(announce_signalled)                                                     \
   X(update_locked) X(update_done)                                                                                 \
-  X(reader_entered) X(draw_locked) X(draw_done) X(gather_begin) X(gather_column) X(gather_end) X(reader_left)     \
+  X(reader_entered) X(draw_locked) X(draw_done) X(gather_begin) X(gather_measure) X(gather_column) X(gather_end) X(reader_left)     \
   X(pin_locked) X(pin_written) X(pin_released) X(clear_begin) X(clear_end) X(recover_begin) X(recover_end)        \
   X(wait_rows) X(wait_space) X(cut_locked) X(cut_held) X(cut_copying) X(cut_released)                                            \
   X(draw_marked) X(draw_unmarked) X(draw_undone) X(epoch_marked) X(epoch_counted) X(epoch_leaves) X(epoch_done)  \

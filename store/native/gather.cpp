@@ -18,6 +18,8 @@ void copy_small(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::
   for (std::uint32_t i = 0; i < n; ++i) memcpy(out + i * kBytes, rows[i].base + offset + rows[i].row * kBytes, kBytes);
 }
 
+std::uint64_t round_up(std::uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
 void prefetch_row(const std::byte* at, std::uint64_t bytes) {
   for (std::uint64_t k = 0; k < std::min<std::uint64_t>(bytes, 256); k += 64) __builtin_prefetch(at + k);
 }
@@ -69,16 +71,48 @@ CopyRunOf copy_run_of(std::uint64_t bytes) {
 
 // False when the reader was expelled: what it has copied is of no use. It looks before it starts and before each column,
 // so that one who was stopped for long does not wake to copy bytes that others are writing.
-bool Sampler::copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out) {
+bool Sampler::copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target) {
   if (!epoch.held()) return false;
   resolve(n, slots_.data());
-  return gather(epoch, n, offsets, out);
+  if (ragged_ && !measure(epoch, n, offsets, target)) return false;
+  return gather(epoch, n, offsets, target->staging->data());
+}
+
+// Where the elements of rows that vary in length are, and a target that they fit in, with what was drawn.
+bool Sampler::measure(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target) {
+  const TableCore& t = *table_;
+  FAILPOINT(gather_measure);
+  for (const Output& output : plan_.outputs) {
+    if (output.element_bytes == 0) continue;
+    const Cursor* from = rows_.data() + (output.source == Source::successor ? n : 0);
+    for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + t.columns()[output.column].block_offset + from[i].row * sizeof(std::int64_t));
+  }
+  cells_.clear();
+  std::uint64_t size = offsets[plan_.outputs.size() + 3];
+  for (const Output& output : plan_.outputs) {
+    if (output.element_bytes == 0) continue;
+    const Column& column = t.columns()[output.column];
+    const Cursor* from = rows_.data() + (output.source == Source::successor ? n : 0);
+    std::uint64_t elements = 0;
+    for (std::uint32_t i = 0; i < n; ++i) {
+      cells_.push_back(t.ragged().cell(from[i].base, from[i].row, column));
+      elements += cells_.back().elements;
+    }
+    size += round_up(elements * output.element_bytes);
+  }
+  // What was read of a block's next life would lead astray: places and lengths are true if the reader is held still.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (!epoch.held()) return false;
+  std::byte* out = target->room(staging_class(size));
+  const std::uint64_t extra = offsets[plan_.outputs.size()];
+  memcpy(out + extra, drawn_.data() + extra, drawn_.size() - extra);
+  return true;
 }
 
 bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out) {
   const TableCore& t = *table_;
   for (const Output& output : plan_.outputs) {  // small columns miss the cache once a row: ask for all of them at once
-    if (output.source > Source::successor || output.row_bytes > 32) continue;
+    if (output.source > Source::successor || output.row_bytes > 32 || output.element_bytes > 0) continue;
     const std::uint64_t offset = t.columns()[output.column].block_offset;
     const Cursor* from = rows_.data() + (output.source == Source::successor ? n : 0);
     for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + offset + from[i].row * output.row_bytes);
@@ -91,13 +125,20 @@ bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* o
     }
   }
   since_ = 0;
+  const Cell* cells = cells_.data();
+  std::byte* values = out + offsets[plan_.outputs.size() + 3];  // of rows that vary in length
   for (std::size_t k = 0; k < plan_.outputs.size(); ++k) {
     const Output& output = plan_.outputs[k];
     std::byte* to = out + offsets[k];
     FAILPOINT(gather_column);
     if (!epoch.held()) return false;
     bool held = true;
-    switch (output.source) {
+    if (output.element_bytes > 0) {
+      const std::uint64_t elements = offsets_of(cells, n, reinterpret_cast<std::int64_t*>(to));
+      held = copy_cells(epoch, cells, n, output.element_bytes, values, &since_);
+      values += round_up(elements * output.element_bytes);
+      cells += n;
+    } else switch (output.source) {
       case Source::row: case Source::successor: case Source::first: held = gather_rows(epoch, output, n, to); break;
       case Source::sequence: held = gather_runs(epoch, output, sequence_runs_, to); break;
       case Source::stack: held = gather_runs(epoch, output, stack_runs_, to); break;

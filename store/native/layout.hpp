@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 10;
+inline constexpr std::uint32_t kLayoutVersion = 11;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -101,6 +101,8 @@ struct alignas(64) Header {
 // (2) no reader epoch <= retired_epoch is active, (3) no pin names the block, (4) no checkpoint holds it.
 // An OPEN block that is kReleased and not kSealed was restored from a checkpoint that caught its writer at work: the next
 // new writer takes it over, or, when room is short, it is sealed.
+// A row that no single block could hold has a run of adjacent blocks: the first of them is the block, the others are ANNEXED,
+// their bytes are the first one's, and they come free with it. Table::spans says how many blocks a run has.
 // Owners publish into several blocks at once under the index lock, which whoever seals holds as well: all or nothing.
 // Crash: an OPEN block whose owner is dead is sealed at its published count by whoever notices.
 struct alignas(64) Block {
@@ -122,7 +124,7 @@ inline constexpr std::uint64_t kSealed = std::uint64_t{1} << 62;    // the count
 inline constexpr std::uint64_t kReleased = std::uint64_t{1} << 61;  // the owner will not touch the block's bytes again
 inline constexpr std::uint64_t kCut = std::uint64_t{1} << 60;       // the chains that end here go no further
 inline constexpr std::uint64_t kCountMask = 0xffffffffu;
-enum BlockState : std::uint32_t { kFree = 0, kOpen = 1, kRetired = 2 };
+enum BlockState : std::uint32_t { kFree = 0, kOpen = 1, kRetired = 2, kAnnexed = 3 };
 
 // Row flags, one byte a row. The low four bits are the writer's, set before publication and ground truth; the upper four,
 // one a view, are the folder's.
@@ -147,9 +149,14 @@ struct Publication {
   std::uint32_t block, count;
 };
 
+// A column of a block: `row_bytes` a row from `block_offset` on. Where rows vary in length (`element_bytes` is not 0) these are
+// int64 ends: row r has the elements [ends[r], ends[r + 1]) of the column's part of the block's values, see ragged.hpp.
 struct Column {
-  std::uint64_t block_offset;
-  std::uint64_t row_bytes;
+  std::uint64_t block_offset = 0;
+  std::uint64_t row_bytes = 0;
+  std::uint64_t element_bytes = 0;
+  std::uint64_t mean_bytes = 0;  // of a row's elements, as the table was planned for
+  std::uint64_t ragged = 0;      // number among the columns whose rows vary in length
 };
 
 // Which limiter a table has. See limiter.hpp.
@@ -307,6 +314,9 @@ struct alignas(64) Table {
   char name[kNameBytes];
   std::uint64_t spec_offset, spec_bytes;
   std::uint64_t columns_offset;   // Column[n_columns]
+  std::uint64_t spans_offset;     // uint32[n_blocks]: blocks of the run that begins here; 0 where no column's rows vary in length
+  std::uint64_t starts_offset;    // uint64[n_blocks][n_ragged]: where in the block each part of its values begins
+  std::uint64_t values_offset;    // where in a block its values begin
   std::uint64_t blocks_offset;    // Block[n_blocks]
   std::uint64_t flags_offset;     // uint8[slots]
   std::uint64_t prev_offset;      // uint32[slots], 0 when the table keeps no links
@@ -332,6 +342,7 @@ struct alignas(64) Table {
   std::uint32_t n_columns, n_blocks, rows_per_block, levels, extreme_levels;
   std::uint32_t links;            // 1: rows are chained into episodes
   std::uint32_t n_views;
+  std::uint32_t n_ragged;         // columns whose rows vary in length
   std::uint32_t remover;          // RemoverKind; but for kRemoveOldest a block is one row, and there are no links
   std::uint32_t remover_view;     // whose raw priorities kRemoveLeast looks at
   std::uint32_t victim_levels;

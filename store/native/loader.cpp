@@ -18,7 +18,7 @@ std::chrono::nanoseconds nanoseconds(std::uint64_t n) { return std::chrono::nano
 }  // namespace
 
 Loader::Loader(std::shared_ptr<TableCore> table, Plan plan, LoaderSettings settings, std::shared_ptr<StagingPool> pool)
-    : table_(std::move(table)), plan_(std::move(plan)), settings_(settings), pool_(std::move(pool)), bytes_(plan_.offsets(settings.n).back()),
+    : table_(std::move(table)), plan_(std::move(plan)), settings_(settings), pool_(std::move(pool)),
       forks_(table_->process().forks()), consumer_(table_, plan_), shared_(new Shared) {
   shared_->next_number = shared_->handed = settings_.first;
   shared_->depth = settings_.depth;
@@ -100,7 +100,7 @@ std::uint64_t Loader::number() {
 
 // One batch, or false after a wait for rows: the caller's next try begins anew.
 bool Loader::draw(Sampler& sampler, std::uint64_t number, std::uint64_t slice_ns, Prepared* out) {
-  if (out->staging == nullptr) out->staging = std::make_shared<Staging>(bytes_, pool_);
+  Target target{pool_, std::move(out->staging)};
   SampleState state;
   {
     Lock lock(shared_->mutex);
@@ -108,8 +108,9 @@ bool Loader::draw(Sampler& sampler, std::uint64_t number, std::uint64_t slice_ns
   }
   const auto attempt = [&] {
     out->began_ns = now_ns();
-    if (sampler.sample(settings_.n, out->staging->data(), settings_.stream, number, &state, &out->held) != SampleStatus::ok) return false;
+    if (sampler.sample(settings_.n, &target, settings_.stream, number, &state, &out->held) != SampleStatus::ok) return false;
     out->prepare_ns = now_ns() - out->began_ns;
+    out->staging = std::move(target.staging);
     out->number = number;
     out->mark = state.mark;
     out->drawn = state.drawn;
@@ -129,15 +130,22 @@ bool Loader::draw(Sampler& sampler, std::uint64_t number, std::uint64_t slice_ns
   return false;
 }
 
+bool Loader::room() const {
+  const auto& ready = shared_->ready;
+  std::uint64_t bytes = 0;
+  for (const Prepared& batch : ready) bytes += batch.staging->bytes();
+  return ready.size() < shared_->depth && (ready.empty() || bytes < settings_.most_bytes);
+}
+
 PrepareStatus Loader::prepare(std::uint64_t slice_ns, Prepared* out) {
   check();
   const Behind behind;
   std::uint64_t number;
   {
     Lock lock(shared_->mutex);
-    shared_->room.wait_for(lock, nanoseconds(slice_ns), [&] { return shared_->stop || (shared_->started && shared_->ready.size() < shared_->depth); });
+    shared_->room.wait_for(lock, nanoseconds(slice_ns), [&] { return shared_->stop || (shared_->started && room()); });
     if (shared_->stop) return PrepareStatus::stopped;
-    if (!shared_->started || shared_->ready.size() >= shared_->depth) return PrepareStatus::idle;
+    if (!shared_->started || !room()) return PrepareStatus::idle;
     number = shared_->next_number;
     out->rewinds = shared_->rewinds;
     out->token = ++shared_->tokens;

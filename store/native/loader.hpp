@@ -37,6 +37,7 @@ struct LoaderSettings {
   std::optional<double> max_drift;  // enforced at hand-over; 0 = a batch is as if drawn at hand-over
   bool measured = true;         // look at the drift even where nothing is enforced
   bool own_thread = true;       // false: the caller's thread is the producer
+  std::uint64_t most_bytes = ~std::uint64_t{0};  // of batches that are ready, whose sizes may differ: with these no further one is begun
 };
 
 // A batch that is ready, or was handed over.
@@ -116,6 +117,7 @@ class Loader {
   using Lock = std::unique_lock<std::mutex>;
 
   void run();
+  bool room() const;  // under the lock, for one more batch
   bool draw(Sampler& sampler, std::uint64_t number, std::uint64_t slice_ns, Prepared* out);
   bool next_prepared(Lock& lock, std::uint64_t slice_ns, Prepared* out, double* drift, std::vector<std::uint64_t>* discarded);
   bool next_now(Lock& lock, std::uint64_t slice_ns, Prepared* out);
@@ -129,7 +131,6 @@ class Loader {
   Plan plan_;
   LoaderSettings settings_;
   std::shared_ptr<StagingPool> pool_;
-  std::size_t bytes_;
   std::uint32_t forks_;
   Sampler consumer_;
   Shared* shared_;

@@ -13,6 +13,10 @@ bool Plan::has(Source source) const {
   return std::any_of(outputs.begin(), outputs.end(), [&](const Output& output) { return output.source == source; });
 }
 
+bool Plan::ragged() const {
+  return std::any_of(outputs.begin(), outputs.end(), [](const Output& output) { return output.element_bytes > 0; });
+}
+
 std::uint32_t Plan::count(Source source) const {
   switch (source) {
     case Source::sequence: case Source::mask: return before + steps;
@@ -29,7 +33,7 @@ std::vector<std::uint64_t> Plan::offsets(std::uint64_t n) const {
     result.push_back(at);
     at = (at + bytes + kAlign - 1) / kAlign * kAlign;
   };
-  for (const Output& output : outputs) add(output.row_bytes * n);
+  for (const Output& output : outputs) add(output.element_bytes > 0 ? (n + 1) * sizeof(std::int64_t) : output.row_bytes * n);
   add(sizeof(std::uint64_t) * n);
   add(sizeof(double) * n);
   add(sizeof(float) * n);

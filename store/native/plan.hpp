@@ -33,6 +33,7 @@ struct Output {
   Source source;
   std::uint32_t column;     // where of_columns(source)
   std::uint64_t row_bytes;  // of one sample
+  std::uint64_t element_bytes = 0;  // of a column whose rows vary in length: the output is int64 offsets, n + 1
 };
 
 // Where the goal of a relabelled row comes from. M. Andrychowicz et al., "Hindsight experience replay", NIPS 2017.
@@ -56,9 +57,11 @@ struct Plan {
   std::uint32_t achieved = 0;   // column of the achieved goal
 
   bool has(Source source) const;
+  bool ragged() const;
   // Values of one sample in an output: rows of its column, or elements.
   std::uint32_t count(Source source) const;
-  // Byte offset of each output for n rows, then of keys, probabilities, weights; the last element is the total size.
+  // Byte offset of each output for n rows, then of keys, probabilities, weights; the last element is the size of all. Behind it
+  // lie the elements of rows that vary in length, output after output, each 64-byte aligned.
   std::vector<std::uint64_t> offsets(std::uint64_t n) const;
 };
 

@@ -40,6 +40,10 @@ const std::byte* QueueIndex::row(std::uint32_t slot, std::uint32_t column) const
 }
 
 std::uint64_t QueueIndex::length(std::uint32_t slot, const LengthColumn& column) const {
+  if (const Column& c = table_.columns()[column.column]; c.element_bytes > 0) {
+    const std::uint32_t b = table_.block_of(slot);
+    return table_.ragged().length(b, slot - b * t_.rows_per_block, c);
+  }
   std::uint64_t bits = 0;
   memcpy(&bits, row(slot, column.column), column.bytes);
   // a negative length takes no room: its sign is the top bit of its own width
@@ -93,10 +97,10 @@ void QueueIndex::admit(std::uint32_t n, const std::int64_t* versions) const {
   }
 }
 
-Admission QueueIndex::reserve(std::uint32_t n, const std::int64_t* versions, std::uint32_t blocks, std::uint64_t writer, std::vector<std::uint32_t>* out,
-                              SpaceHolders* holders, std::vector<std::uint64_t>* stalled) {
+Admission QueueIndex::reserve(std::uint32_t n, const std::int64_t* versions, std::uint32_t blocks, std::uint32_t run, std::uint64_t writer,
+                              std::vector<std::uint32_t>* out, SpaceHolders* holders, std::vector<std::uint64_t>* stalled) {
   bool dropped = false;
-  const Admission admission = reserve_locked(n, versions, blocks, writer, out, holders, stalled, &dropped);
+  const Admission admission = reserve_locked(n, versions, blocks, run, writer, out, holders, stalled, &dropped);
   if (dropped) announce_room();
   return admission;
 }
@@ -111,13 +115,13 @@ bool QueueIndex::full(std::uint32_t n, bool* dropped) {
   return t_.live_steps + n > t_.max_size;
 }
 
-Admission QueueIndex::reserve_locked(std::uint32_t n, const std::int64_t* versions, std::uint32_t blocks, std::uint64_t writer, std::vector<std::uint32_t>* out,
-                                     SpaceHolders* holders, std::vector<std::uint64_t>* stalled, bool* dropped) {
+Admission QueueIndex::reserve_locked(std::uint32_t n, const std::int64_t* versions, std::uint32_t blocks, std::uint32_t run, std::uint64_t writer,
+                                     std::vector<std::uint32_t>* out, SpaceHolders* holders, std::vector<std::uint64_t>* stalled, bool* dropped) {
   IndexLock lock(table_);
   FAILPOINT(queue_reserved);
   admit(n, versions);
   if (full(n, dropped)) return Admission::full;
-  const auto short_of = [&] { return t_.free.count < blocks; };
+  const auto short_of = [&] { return run > 1 ? table_.free_run(run) == kNoRow : t_.free.count < blocks; };
   if (short_of()) table_.reclaim(holders, stalled);
   if (short_of()) {
     table_.seal_dead(true);
@@ -126,8 +130,8 @@ Admission QueueIndex::reserve_locked(std::uint32_t n, const std::int64_t* versio
   }
   if (short_of()) return Admission::blocked;
   for (std::uint32_t i = 0; i < blocks; ++i) {
-    const std::uint32_t b = t_.free.first;
-    table_.give(b, writer);
+    const std::uint32_t b = table_.free_run(run);
+    table_.give(b, run, writer);
     out->push_back(b);
   }
   return Admission::ok;

@@ -26,7 +26,7 @@ enum class Admission {
   sealed,   // a block was sealed meanwhile: the rows go into another
 };
 
-// An integer column that says how long each row is.
+// A column that says how long each row is: of integers, or one whose rows vary in length and have their own.
 struct LengthColumn {
   std::uint32_t column = 0, bytes = 0;
   bool is_signed = false;
@@ -64,10 +64,10 @@ class QueueIndex {
   QueueState& state() const { return q_; }
 
   // --- take the index lock themselves ---
-  // Whether `n` rows of these versions (null: none) may come in now, and if so `blocks` free blocks, all or none. Throws
-  // stale_policy, queue_ended.
-  Admission reserve(std::uint32_t n, const std::int64_t* versions, std::uint32_t blocks, std::uint64_t writer, std::vector<std::uint32_t>* out,
-                    SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
+  // Whether `n` rows of these versions (null: none) may come in now, and if so `blocks` free blocks, all or none; `run`: one
+  // block instead, with the bytes of so many adjacent ones. Throws stale_policy, queue_ended.
+  Admission reserve(std::uint32_t n, const std::int64_t* versions, std::uint32_t blocks, std::uint32_t run, std::uint64_t writer,
+                    std::vector<std::uint32_t>* out, SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
   // All rows, which the caller has written into blocks of its own, or none. Throws stale_policy, queue_ended.
   Admission publish(const std::vector<Placed>& pieces, std::uint32_t n, const std::int64_t* versions);
   void end();
@@ -128,8 +128,8 @@ class QueueIndex {
   std::uint64_t first_at(std::uint64_t birth) const;
   std::uint32_t ordered(std::uint64_t i) const { return table_.order_[i % t_.n_blocks]; }
   void admit(std::uint32_t n, const std::int64_t* versions) const;
-  Admission reserve_locked(std::uint32_t n, const std::int64_t* versions, std::uint32_t blocks, std::uint64_t writer, std::vector<std::uint32_t>* out,
-                           SpaceHolders* holders, std::vector<std::uint64_t>* stalled, bool* dropped);
+  Admission reserve_locked(std::uint32_t n, const std::int64_t* versions, std::uint32_t blocks, std::uint32_t run, std::uint64_t writer,
+                           std::vector<std::uint32_t>* out, SpaceHolders* holders, std::vector<std::uint64_t>* stalled, bool* dropped);
   Admission publish_locked(const std::vector<Placed>& pieces, std::uint32_t n, const std::int64_t* versions, bool* dropped);
   void complete_publications();
   void settle(std::uint32_t b);

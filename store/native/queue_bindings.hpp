@@ -52,7 +52,7 @@ class PyConsumer : public Handle<Consumer> {
       fail(ErrorCode::config, "lengths of %u bytes do not fit column %u", token_bytes, token_column);
     }
     const Demand demand{rows, max_tokens, {token_column, token_bytes, token_signed}};
-    std::shared_ptr<Staging> staging;
+    Target target;
     std::shared_ptr<Delivery> delivery;
     TakeState state;
     TakeStatus status = TakeStatus::too_few;
@@ -62,15 +62,13 @@ class PyConsumer : public Handle<Consumer> {
         seen = consumer->progress();
         status = consumer->take(demand, groups != nullptr ? groups->index.get() : nullptr, fewer, &delivery, &state);
         if (status != TakeStatus::ok) return status != TakeStatus::too_few;
-        const std::vector<std::uint64_t> offsets = consumer->offsets(delivery->rows());
-        staging = std::make_shared<Staging>(offsets.back());
-        if (delivery->copy(offsets.data(), staging->data())) return true;
+        if (delivery->copy(consumer->offsets(delivery->rows()), &target)) return true;
         delivery->release();  // it has ended meanwhile: the bytes may be of other rows
         delivery.reset();
       }
     };
     const auto result = [&]() -> Taken {
-      return {static_cast<int>(status), std::move(staging), delivery, delivery ? delivery->rows() : 0, state.waiting, state.leased, state.groups, state.key, state.tokens};
+      return {static_cast<int>(status), delivery ? std::move(target.staging) : nullptr, delivery, delivery ? delivery->rows() : 0, state.waiting, state.leased, state.groups, state.key, state.tokens};
     };
     bool done;
     {
@@ -160,7 +158,11 @@ void bind_queues(nb::module_& m) {
       .def("close", &PyConsumer::release)
       .def("offsets", [](PyConsumer& c, std::uint64_t n) { return c.get()->offsets(n); }, "n"_a)
       // A buffer of no rows.
-      .def("nothing", [](PyConsumer& c) { return std::make_shared<Staging>(c.get()->offsets(0).back()); })
+      .def("nothing", [](PyConsumer& c) {
+        auto staging = std::make_shared<Staging>(c.get()->offsets(0).back());
+        memset(staging->data(), 0, staging->bytes());  // offsets of rows that vary in length
+        return staging;
+      })
       .def("groups", [](PyConsumer& c, std::uint32_t column, std::uint32_t size) { return PyGroups{c.groups(column, size)}; }, "column"_a, "size"_a)
       .def("take", &PyConsumer::take, "rows"_a, "groups"_a.none(), "max_tokens"_a, "token_column"_a, "token_bytes"_a, "token_signed"_a, "partial"_a, "timeout"_a.none())
       .def("drop", [](PyConsumer& c, nb::object keys, std::uint64_t n) {

@@ -105,9 +105,14 @@ void TableCore::recover_blocks() {
   std::vector<std::uint32_t> open, retired;
   t_.live_steps = 0;
   t_.open = t_.retired = t_.free = {kNoRow, kNoRow, 0};
+  std::uint32_t run_end = 0;  // up to here blocks belong to a run
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     Block& block = blocks_[b];
+    const std::uint32_t was = block.state.load(std::memory_order_relaxed);
+    if (b < run_end) block.state.store(kAnnexed, std::memory_order_release);
+    else if (was == kAnnexed) block.state.store(kFree, std::memory_order_release);
     const std::uint32_t state = block.state.load(std::memory_order_relaxed);
+    if (b >= run_end && state != kFree) run_end = b + ragged_.span(b);
     if (state == kFree) links_.push(t_.free, b);
     if (state == kRetired) retired.push_back(b);
     if (state != kOpen) continue;
@@ -167,9 +172,13 @@ std::vector<std::string> TableCore::verify() {
   if (queue_) return queue_->verify();
   expect(t_.publications_used.load() == 0, "an append is half published at rest");
   expect(t_.journal_used.load() == 0, "journal is not empty at rest");
-  std::uint64_t live = 0, order = 0, open = 0;
+  std::uint64_t live = 0, order = 0, open = 0, annexed = 0;
+  std::uint32_t run_end = 0;
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     const Block& block = blocks_[b];
+    expect((block.state.load() == kAnnexed) == (b < run_end), "block " + std::to_string(b) + (b < run_end ? " belongs to a run and is not annexed" : " is annexed to none"));
+    annexed += block.state.load() == kAnnexed;
+    if (b >= run_end && block.state.load() != kFree) run_end = b + ragged_.span(b);
     const std::uint32_t base = b * t_.rows_per_block;
     const bool is_open = block.state.load() == kOpen;
     const std::uint32_t first = block.evicted.load(), last = is_open ? block.folded.load() : 0;
@@ -205,7 +214,7 @@ std::vector<std::string> TableCore::verify() {
     return length;
   };
   const std::uint64_t all = count(t_.open, kOpen) + count(t_.retired, kRetired) + count(t_.free, kFree);
-  expect(all == t_.n_blocks, "lists hold " + std::to_string(all) + " blocks of " + std::to_string(t_.n_blocks));
+  expect(all + annexed == t_.n_blocks, "lists hold " + std::to_string(all + annexed) + " blocks of " + std::to_string(t_.n_blocks));
   expect(!victims_.used() || victims_.consistent(), "tree of victims: a node differs from its children");
   expect(live == t_.live_steps, "live steps " + std::to_string(t_.live_steps) + ", recount " + std::to_string(live));
   expect(t_.counters.steps_folded.load() - t_.counters.steps_evicted.load() == live, "counters of folded and evicted steps differ from the live steps");

@@ -84,6 +84,11 @@ void TableCore::check_saved(const SavedTable& s) const {
     rows += block.count - block.first;
   }
   expect(rows == s.rows, "another number of rows");
+  for (const SavedBlock& block : s.blocks) {
+    if (ragged_.n() == 0 || block.birth == 0) continue;
+    expect(block.sealed != 0 && ragged_.sound(block.block, block.first, block.count), "rows of a block lie outside of it");
+    for (std::uint32_t i = 1; i < ragged_.span(block.block); ++i) expect(births[block.block + i] == 0, "a block lies within another");
+  }
   if (t_.links == 0) return;
   const std::uint32_t* previous = s.previous;
   for (const SavedBlock& block : s.blocks) {

@@ -12,11 +12,12 @@
 #include <tuple>
 #include <vector>
 
-#include "layout.hpp"
+#include "ragged.hpp"
 
 namespace conduit {
 
-// A column as NumPy names it: kind ('f', 'i', 'u', 'b') and item size, and the shape of one row.
+// A column as NumPy names it: kind ('f', 'i', 'u', 'b') and item size, and the shape of one row, whose first dimension is -1
+// where rows vary in length. Of such also 's': str, stored as UTF-8.
 struct RowColumn {
   nanobind::object name;
   char kind = 0;
@@ -34,7 +35,7 @@ struct RowColumn {
       c.item = static_cast<std::size_t>(std::stoul(dtype.substr(1)));
       c.shape = shape;
       c.bytes = c.item;
-      for (const std::int64_t d : shape) c.bytes *= static_cast<std::size_t>(d);
+      for (const std::int64_t d : shape) c.bytes *= d < 0 ? 1 : static_cast<std::size_t>(d);
       columns.push_back(std::move(c));
     }
     return columns;
@@ -44,7 +45,7 @@ struct RowColumn {
 class RowReader {
  public:
   RowReader(std::vector<RowColumn> columns, int terminated, int truncated)
-      : columns_(std::move(columns)), terminated_(terminated), truncated_(truncated), scalars_(columns_.size()), at_(columns_.size()) {}
+      : columns_(std::move(columns)), terminated_(terminated), truncated_(truncated), scalars_(columns_.size()), at_(columns_.size()), cells_(columns_.size()), cells_at_(columns_.size()) {}
 
   // The values of one row, valid while this lives (buffers stay exported).
   class Held {
@@ -61,11 +62,12 @@ class RowReader {
       if (reader_.views_.size() < reader_.columns_.size()) reader_.views_.resize(reader_.columns_.size());
       for (std::size_t i = 0; i < reader_.columns_.size(); ++i) {
         PyObject* value = PyDict_GetItem(row.ptr(), reader_.columns_[i].name.ptr());  // borrowed
-        if (value == nullptr || !(scalar(i, value) || array(i, value))) return false;
+        if (value == nullptr || !(reader_.columns_[i].kind == 's' ? text(i, value) : scalar(i, value) || array(i, value))) return false;
       }
       return true;
     }
     const std::byte* const* columns() const { return reader_.at_.data(); }
+    Cells cells() const { return reader_.cells_at_.data(); }
     std::uint8_t flags() const {
       const auto set = [&](int column, std::uint8_t bit) -> std::uint8_t {
         return column >= 0 && std::to_integer<int>(*reader_.at_[static_cast<std::size_t>(column)]) != 0 ? bit : std::uint8_t{0};
@@ -133,34 +135,70 @@ class RowReader {
       }
       ++used_;
       if (kind_of(view.format) != c.kind || static_cast<std::size_t>(view.itemsize) != c.item || static_cast<std::size_t>(view.ndim) != c.shape.size()) return false;
-      for (std::size_t d = 0; d < c.shape.size(); ++d) {
+      const bool varies = !c.shape.empty() && c.shape[0] < 0;
+      for (std::size_t d = varies; d < c.shape.size(); ++d) {
         if (view.shape[d] != c.shape[d]) return false;
       }
+      if (varies) return put_cell(i, view.buf, static_cast<std::uint64_t>(view.shape[0]));
       reader_.at_[i] = static_cast<const std::byte*>(view.buf);
       return true;
     }
 
-    // The dtype kind of a native-order struct format of one character, else 0.
-    static char kind_of(const char* format) {
-      if (format == nullptr || format[0] == '\0' || format[1] != '\0') return 0;
-      switch (format[0]) {
-        case '?': return 'b';
-        case 'e': case 'f': case 'd': return 'f';
-        case 'b': case 'h': case 'i': case 'l': case 'q': return 'i';
-        case 'B': case 'H': case 'I': case 'L': case 'Q': return 'u';
-        default: return 0;
-      }
+    bool text(std::size_t i, PyObject* value) {
+      if (!PyUnicode_Check(value)) return false;
+      Py_ssize_t bytes = 0;
+      const char* at = PyUnicode_AsUTF8AndSize(value, &bytes);  // the string's own, for as long as it lives
+      if (at == nullptr) PyErr_Clear();
+      return at != nullptr && put_cell(i, at, static_cast<std::uint64_t>(bytes));
+    }
+
+    bool put_cell(std::size_t i, const void* at, std::uint64_t elements) {
+      reader_.cells_[i] = {static_cast<const std::byte*>(at), elements};
+      reader_.cells_at_[i] = &reader_.cells_[i];
+      return true;
     }
 
     RowReader& reader_;
     std::size_t used_ = 0;
   };
 
+  // The dtype kind of a native-order struct format of one character, else 0.
+  static char kind_of(const char* format) {
+    if (format == nullptr || format[0] == '\0' || format[1] != '\0') return 0;
+    switch (format[0]) {
+      case '?': return 'b';
+      case 'e': case 'f': case 'd': return 'f';
+      case 'b': case 'h': case 'i': case 'l': case 'q': return 'i';
+      case 'B': case 'H': case 'I': case 'L': case 'Q': return 'u';
+      default: return 0;
+    }
+  }
+
+  // Whether each of a list is a contiguous array of rows of such elements, of any length.
+  static bool fits(nanobind::list rows, const RowColumn& elements) {
+    for (nanobind::handle row : rows) {
+      Py_buffer view;
+      if (!PyObject_CheckBuffer(row.ptr())) return false;
+      if (PyObject_GetBuffer(row.ptr(), &view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
+        PyErr_Clear();
+        return false;
+      }
+      bool fit = kind_of(view.format) == elements.kind && static_cast<std::size_t>(view.itemsize) == elements.item &&
+                 static_cast<std::size_t>(view.ndim) == elements.shape.size() + 1;
+      for (std::size_t d = 0; fit && d < elements.shape.size(); ++d) fit = view.shape[d + 1] == elements.shape[d];
+      PyBuffer_Release(&view);
+      if (!fit) return false;
+    }
+    return true;
+  }
+
  private:
   std::vector<RowColumn> columns_;
   int terminated_, truncated_;
   std::vector<std::uint64_t> scalars_;
   std::vector<const std::byte*> at_;
+  std::vector<Cell> cells_;
+  std::vector<const Cell*> cells_at_;
   std::vector<Py_buffer> views_;
 };
 

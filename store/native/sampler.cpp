@@ -31,11 +31,18 @@ void importance_weights(const double* probabilities, std::uint32_t n, double bet
 }  // namespace
 
 Sampler::Sampler(std::shared_ptr<TableCore> table, Plan plan)
-    : table_(std::move(table)), plan_(std::move(plan)), walk_(*table_), sequences_(plan_.has(Source::sequence) || plan_.has(Source::mask)),
+    : table_(std::move(table)), plan_(std::move(plan)), walk_(*table_), ragged_(plan_.ragged()), sequences_(plan_.has(Source::sequence) || plan_.has(Source::mask)),
       stacks_(plan_.has(Source::stack)), next_stacks_(plan_.has(Source::next_stack)), after_(plan_.has(Source::after)),
       goals_(plan_.hindsight != Hindsight::none), ends_(plan_.has(Source::terminated) || plan_.has(Source::truncated)) {}
 
-SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state, Reservation* held) {
+// Where a batch is drawn to: at once into the target, or where its size depends on the rows into a buffer of our own.
+std::byte* Sampler::begin(std::uint64_t bytes, Target* target) {
+  if (!ragged_) return target->room(bytes);
+  drawn_.resize(bytes);
+  return drawn_.data();
+}
+
+SampleStatus Sampler::sample(std::uint32_t n, Target* target, std::uint32_t stream, std::uint64_t batch, SampleState* state, Reservation* held) {
   TableCore& t = *table_;
   Table& shared = t.shared();
   ViewIndex& view = t.view(plan_.view);
@@ -43,6 +50,7 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
   const std::uint64_t numbers = draw_numbers(view, n);
   const std::vector<std::uint64_t> offsets = plan_.offsets(n);
   const std::size_t extra = plan_.outputs.size();
+  std::byte* out = begin(offsets.back(), target);
   auto* keys = reinterpret_cast<std::uint64_t*>(out + offsets[extra]);
   auto* probabilities = reinterpret_cast<double*>(out + offsets[extra + 1]);
   auto* weights = reinterpret_cast<float*>(out + offsets[extra + 2]);
@@ -65,7 +73,7 @@ SampleStatus Sampler::sample(std::uint32_t n, std::byte* out, std::uint32_t stre
     shared.counters.draw_ns.fetch_add(drawn - began, std::memory_order_relaxed);
     if (n > 0) importance_weights(probabilities, n, beta, least, draws_.data(), weights);
     FAILPOINT(gather_begin);
-    const bool whole = copy(*epoch, n, offsets.data(), out);
+    const bool whole = copy(*epoch, n, offsets.data(), target);
     const bool valid = epoch->leave() && whole;
     const std::uint64_t gathered = now_ns();
     shared.counters.gather_ns.fetch_add(gathered - drawn, std::memory_order_relaxed);
@@ -151,12 +159,13 @@ void Sampler::undo(std::uint32_t n, const std::byte* out, const Drawn& drawn) {
   announce(t.shared().rows_waiting, t.shared().rows_signal);
 }
 
-bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at) {
+bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, Target* target, std::uint64_t* stale_at) {
   TableCore& t = *table_;
   t.process().check();
   slots_.resize(n);
   goal_draws_.clear();  // nothing is drawn, and no goal replaced
   const std::vector<std::uint64_t> offsets = plan_.offsets(n);
+  begin(offsets.back(), target);
   for (;;) {
     const std::unique_ptr<ReaderEpoch> epoch = t.process().enter();
     {
@@ -168,9 +177,10 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, s
         return false;
       }
     }
-    const bool whole = copy(*epoch, n, offsets.data(), out);
+    const bool whole = copy(*epoch, n, offsets.data(), target);
     if (!epoch->leave() || !whole) continue;
     const std::size_t extra = plan_.outputs.size();
+    std::byte* out = target->staging->data();
     memcpy(out + offsets[extra], keys, n * sizeof *keys);
     std::fill_n(reinterpret_cast<double*>(out + offsets[extra + 1]), n, std::numeric_limits<double>::quiet_NaN());
     std::fill_n(reinterpret_cast<float*>(out + offsets[extra + 2]), n, 1.0f);

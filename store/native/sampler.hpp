@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan.hpp"
+#include "staging.hpp"
 #include "table.hpp"
 #include "walk.hpp"
 
@@ -39,18 +40,18 @@ class Sampler {
  public:
   Sampler(std::shared_ptr<TableCore> table, Plan plan);
 
-  // One attempt, without waiting for rows. Draw `i` of the batch uses Philox(seed, stream, batch). Fills `out`. Where the
+  // One attempt, without waiting for rows. Draw `i` of the batch uses Philox(seed, stream, batch). Fills `target`. Where the
   // limiter counts samples, `held` afterwards holds these, for the caller to deliver or to let go of; what it holds before, of
   // the same size, is used instead of taking more. A batch whose copy was worthless, because this reader had been stopped, is
   // undone and drawn again with the same numbers.
-  SampleStatus sample(std::uint32_t n, std::byte* out, std::uint32_t stream, std::uint64_t batch, SampleState* state, Reservation* held);
+  SampleStatus sample(std::uint32_t n, Target* target, std::uint32_t stream, std::uint64_t batch, SampleState* state, Reservation* held);
   // After an attempt that failed: begin_wait, one more attempt, and only then wait with what begin_wait returned. So no
   // row that is published in between is slept through. Wakes early at will.
   std::uint32_t begin_wait();
   void wait(std::uint32_t signal, std::uint64_t timeout_ns, SampleStatus why);
   // Copies the windows of given live rows; false for the first key that is stale, whose position comes back. Nothing was
   // drawn: probabilities are NaN, weights 1, goals as they were.
-  bool read(const std::uint64_t* keys, std::uint32_t n, std::byte* out, std::uint64_t* stale_at);
+  bool read(const std::uint64_t* keys, std::uint32_t n, Target* target, std::uint64_t* stale_at);
   // A batch of n rows that `sample` filled into `out` will not be delivered: without replacement its rows come back, unless
   // their epoch is over. What is not undone, for a killed process, say, counts as drawn.
   void undo(std::uint32_t n, const std::byte* out, const Drawn& drawn);
@@ -88,7 +89,9 @@ class Sampler {
   const std::byte* address(std::uint32_t slot, const Column& column) const;
 
   // gather.cpp: copies
-  bool copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out);
+  std::byte* begin(std::uint64_t bytes, Target* target);
+  bool copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
+  bool measure(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
   bool gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out);
   bool gather_rows(ReaderEpoch& epoch, const Output& output, std::uint32_t n, std::byte* to);
   bool gather_runs(ReaderEpoch& epoch, const Output& output, const std::vector<CopyRun>& runs, std::byte* to);
@@ -98,13 +101,15 @@ class Sampler {
   std::shared_ptr<TableCore> table_;
   Plan plan_;
   Walk walk_;
-  bool sequences_, stacks_, next_stacks_, after_, goals_, ends_;  // what the plan has
+  bool ragged_, sequences_, stacks_, next_stacks_, after_, goals_, ends_;  // what the plan has
   std::vector<Window> windows_;
   std::vector<Cursor> rows_;       // of each drawn row, then of each successor
   std::vector<Cursor> firsts_;     // of each window's first row
   std::vector<Cursor> goal_rows_;  // of each row with another goal
   std::vector<CopyRun> sequence_runs_, stack_runs_, next_stack_runs_, after_runs_;
   std::vector<StepRun> found_;     // scratch of one window
+  std::vector<std::byte> drawn_;   // keys, probabilities and weights, until it is known how much the rows take
+  std::vector<Cell> cells_;        // of each output whose rows vary in length, n
   std::vector<double> draws_, goal_draws_;
   std::vector<std::uint32_t> slots_, spent_;
   std::uint64_t since_ = 0;        // bytes copied since the last sign of life

@@ -37,7 +37,7 @@ std::vector<std::byte> TableCore::scan(std::uint32_t v, Scan what, std::uint32_t
           } else {
             // where single rows have left from in between, their births count appends
             const std::uint64_t age = slots() ? t_.births - blocks_[b].birth : younger;
-            const std::uint64_t count = what == Scan::times ? uses(base + row) : age;
+            const std::uint64_t count = what == Scan::key ? key_of(base + row) : what == Scan::times ? uses(base + row) : age;
             add(&count, sizeof count);
           }
         }

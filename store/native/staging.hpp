@@ -6,6 +6,8 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -104,6 +106,12 @@ inline const std::shared_ptr<StagingPool>& staging_pool() {
   return *pool;
 }
 
+// Sizes that differ from batch to batch are rounded up to one of eight for each power of two, so that buffers are of use again.
+inline std::size_t staging_class(std::size_t bytes) {
+  const std::size_t unit = std::max(StagingPool::kUnit, std::bit_floor(std::max<std::size_t>(bytes, 1)) / 8);
+  return (bytes + unit - 1) / unit * unit;
+}
+
 // One buffer in use; Python arrays are views of it and keep it alive.
 class Staging {
  public:
@@ -119,6 +127,20 @@ class Staging {
   std::shared_ptr<StagingPool> pool_;
   std::size_t bytes_;
   std::byte* at_;
+};
+
+// Where a batch goes: a buffer that is taken when its size is known, unless there is one that is large enough.
+struct Target {
+  std::shared_ptr<StagingPool> pool = staging_pool();
+  std::shared_ptr<Staging> staging;
+
+  std::byte* room(std::size_t bytes) {
+    if (staging == nullptr || staging->bytes() < bytes) {
+      staging = nullptr;
+      staging = std::make_shared<Staging>(bytes, pool);
+    }
+    return staging->data();
+  }
 };
 
 }  // namespace conduit

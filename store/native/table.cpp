@@ -35,6 +35,10 @@ void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t a
   t.n_columns = static_cast<std::uint32_t>(spec.columns.size());
   t.columns_offset = take(spec.columns.size() * sizeof(Column));
   t.blocks_offset = take(spec.n_blocks * sizeof(Block));
+  t.n_ragged = static_cast<std::uint32_t>(std::count_if(spec.columns.begin(), spec.columns.end(), [](const Column& c) { return c.element_bytes > 0; }));
+  t.spans_offset = t.n_ragged > 0 ? take(spec.n_blocks * sizeof(std::uint32_t)) : 0;
+  t.starts_offset = t.n_ragged > 0 ? take(std::uint64_t{spec.n_blocks} * t.n_ragged * sizeof(std::uint64_t)) : 0;
+  t.values_offset = spec.values_offset;
   t.flags_offset = take(slots);
   t.prev_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
   t.next_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
@@ -247,6 +251,7 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   victims_ = victims_of(s, t_);
   order_ = t_.order_offset != 0 ? s.control_at<std::uint32_t>(t_.order_offset) : nullptr;
   data_ = s.data() + t_.data_offset;
+  ragged_ = RaggedBlocks(s, t_, columns_, data_);
   shift_ = kSlotBits + static_cast<unsigned>(std::bit_width(t_.rows_per_block - 1u));
   reciprocal_ = ((std::uint64_t{1} << shift_) + t_.rows_per_block - 1) / t_.rows_per_block;
   for (std::uint32_t v = 0; v < t_.n_views; ++v) views_.emplace_back(s, t_, v);
@@ -387,7 +392,7 @@ TableInfo TableCore::info(std::uint32_t v) {
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     const std::uint32_t state = blocks_[b].state.load();
     std::uint32_t pid;
-    info.blocks_open += state == kOpen;
+    info.blocks_open += state == kOpen || state == kAnnexed;
     info.blocks_free += state == kFree;
     info.blocks_retired += state == kRetired;
     info.blocks_pinned += !slots() && pinned(b, &pid);
@@ -437,18 +442,19 @@ std::vector<float> TableCore::priorities(std::uint32_t v, const std::uint64_t* k
   return found;
 }
 
-void TableCore::links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next) {
+void TableCore::links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* live, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next) {
   process_->check();
+  live->assign(n, 0);
   flags->assign(n, 0);
   next->assign(n, kNoKey);
-  if (t_.links == 0) return;
   IndexLock lock(*this);
   fold();
   for (std::uint64_t i = 0; i < n; ++i) {
     std::uint32_t slot;
-    if (!live(keys[i], &slot)) continue;
+    if (!this->live(keys[i], &slot)) continue;
+    (*live)[i] = 1;
     (*flags)[i] = flag(slot);
-    const std::uint32_t after = this->next(slot);
+    const std::uint32_t after = t_.links != 0 ? this->next(slot) : kNoRow;
     if (after != kNoRow) (*next)[i] = key_of(after);
   }
 }

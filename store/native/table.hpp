@@ -16,6 +16,7 @@
 #include "layout.hpp"
 #include "limiter.hpp"
 #include "process.hpp"
+#include "ragged.hpp"
 #include "spans.hpp"
 #include "sync.hpp"
 #include "tree.hpp"
@@ -46,7 +47,7 @@ struct ViewSpec {
 struct TableSpec {
   std::string name, spec;
   std::vector<Column> columns;
-  std::uint64_t max_size = 0, block_bytes = 0, seed = 0;
+  std::uint64_t max_size = 0, block_bytes = 0, values_offset = 0, seed = 0;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
   bool links = false;  // rows are chained into episodes: any view that is not of rows as stored needs it
   RemoverKind remover = kRemoveOldest;
@@ -70,7 +71,7 @@ struct TableInfo {
   std::uint32_t epoch;  // of draws without replacement
 };
 
-enum class Scan : std::uint32_t { age = 0, priority = 1, column = 2, times = 3 };  // age: rows appended since; times: drawn
+enum class Scan : std::uint32_t { age = 0, priority = 1, column = 2, times = 3, key = 4 };  // age: rows appended since; times: drawn
 
 struct UpdateCount {
   std::uint64_t applied, stale;
@@ -131,7 +132,8 @@ class TableCore {
 
   // --- take the lock themselves ---
   // A free block given to a writer of this process, or kNoRow when none can be had now (then `holders` says why).
-  std::uint32_t open_block(std::uint64_t writer, SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
+  // `blocks`: more than one for a row that no single block could hold; the first of that many adjacent ones is returned.
+  std::uint32_t open_block(std::uint64_t writer, std::uint32_t blocks, SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
   // The writer has gone, and holds no block: its open episodes end where they are.
   void finish_writer(std::uint64_t writer);
   // Priorities must be finite and not negative (checked by the caller, whole batch). The last of equal keys wins.
@@ -163,11 +165,11 @@ class TableCore {
   // Pins a block with rows; fills the rows that are live in it. Returns the ledger entry. Throws stale.
   std::uint32_t pin_block(std::uint32_t block, std::uint32_t* first, std::uint32_t* last, std::uint64_t* generation);
   std::vector<std::uint32_t> live_blocks();
-  // One number of each live row, in eviction order: a priority as float32, a count as uint64, a column as it is stored.
+  // One number of each live row, in eviction order: a priority as float32, a count or a key as uint64, a column as it is stored.
   std::vector<std::byte> scan(std::uint32_t view, Scan what, std::uint32_t column);
   std::vector<float> priorities(std::uint32_t view, const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
-  // Flags of rows and the keys of the rows that follow them in their episodes; 0 and kNoKey where there is none.
-  void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);
+  // Which rows are live, their flags, and the keys of the rows that follow them in their episodes; 0 and kNoKey where there is none.
+  void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* live, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);
 
   // --- no lock ---
   // Batches of a random stream, see StreamCount: where it goes on, that one more was delivered.
@@ -176,6 +178,7 @@ class TableCore {
   // Blocks are single rows that leave in any order, see remove.cpp.
   bool slots() const { return t_.remover != kRemoveOldest; }
   Block& block(std::uint32_t b) const { return blocks_[b]; }
+  const RaggedBlocks& ragged() const { return ragged_; }
   Tally& tally(std::uint32_t process) const { return tallies_[process]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }
   std::uint32_t prev(std::uint32_t slot) const { return std::atomic_ref(prev_[slot]).load(std::memory_order_relaxed); }
@@ -234,13 +237,15 @@ class TableCore {
   std::uint32_t victim() const;
   bool remove_one();
   void make_room();
-  bool eviction_frees() const;
+  bool eviction_frees(std::uint32_t blocks) const;
+  std::uint32_t free_run(std::uint32_t blocks) const;
   void seal_dead(bool pressed = false);
   void check_saved(const SavedTable& saved) const;
   void put_rows(const SavedTable& saved);
   void restore_counts(const SavedTable& saved);
   bool reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stalled);
-  void give(std::uint32_t b, std::uint64_t writer);
+  void give(std::uint32_t b, std::uint32_t blocks, std::uint64_t writer);
+  void take_back(std::uint32_t b);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   bool held_for_checkpoint() const;
   bool held_born(std::uint64_t birth) const { return birth >= t_.hold.low.load(std::memory_order_acquire) && birth <= t_.hold.high; }
@@ -275,6 +280,7 @@ class TableCore {
   Tally* tallies_;
   std::uint32_t* active_;
   BlockLinks links_;
+  RaggedBlocks ragged_;
   std::uint32_t* order_;  // of a queue
   VictimTree victims_;
   std::byte* data_;

@@ -18,7 +18,10 @@ constexpr std::uint64_t kTellEvery = 256;  // appends of single rows between two
 Writer::Writer(std::shared_ptr<TableCore> table, std::uint32_t chains)
     : table_(std::move(table)), forks_(table_->process().forks()),
       number_(table_->shared().writers.fetch_add(1, std::memory_order_relaxed) + 1), tails_(chains, kNoKey),
-      numbers_(table_->shared().steps_offset != 0 ? chains : 0) {}
+      numbers_(table_->shared().steps_offset != 0 ? chains : 0) {
+  const RaggedBlocks& ragged = table_->ragged();
+  for (std::uint32_t v = 0; v < ragged.n(); ++v) expected_.push_back(static_cast<double>(ragged.column(v).mean_bytes));
+}
 
 Writer::~Writer() {
   try {
@@ -38,6 +41,7 @@ void Writer::check() const {
 
 void Writer::release_block(std::uint64_t flags) {
   if (block_ == kNoRow) return;
+  if (!expected_.empty() && count_ > 0) learn();
   // release: our last bytes come before the block can be taken for another use
   table_->block(block_).pub.fetch_or(kSealed | kReleased | flags, std::memory_order_acq_rel);
   FAILPOINT(append_released);
@@ -66,20 +70,20 @@ void Writer::close() {
     spare_.pop_back();
     release_block(kCut);
   }
-  if (!held && table_->shared().links != 0 && std::any_of(tails_.begin(), tails_.end(), [](std::uint64_t k) { return k != kNoKey; })) {
+  if (!held && table_->shared().links != 0 && (cut_ || std::any_of(tails_.begin(), tails_.end(), [](std::uint64_t k) { return k != kNoKey; }))) {
     table_->finish_writer(number_);
   }
   announce(table_->shared().space_waiting, table_->shared().space_signal);
   announce(table_->shared().rows_waiting, table_->shared().rows_signal);  // the last windows may have become complete
 }
 
-// A spare block, or a new one. False: none can be had now.
-bool Writer::next_block() {
+// A spare block, or a new one with the bytes of so many. False: none can be had now.
+bool Writer::next_block(std::uint32_t blocks) {
   if (!spare_.empty()) {
     block_ = spare_.front();
     spare_.erase(spare_.begin());
   } else {
-    block_ = table_->open_block(number_, &holders_, &stalled_);
+    block_ = table_->open_block(number_, blocks, &holders_, &stalled_);
     if (block_ == kNoRow) return false;
     stalled_.clear();
   }
@@ -106,12 +110,18 @@ bool Writer::reserve(std::uint32_t n) {
   }
   std::uint64_t room = (block_ == kNoRow ? 0 : capacity - count_) + std::uint64_t{capacity} * spare_.size();
   for (; room < n; room += capacity) {
-    const std::uint32_t block = table_->open_block(number_, &holders_, &stalled_);
+    const std::uint32_t block = table_->open_block(number_, 1, &holders_, &stalled_);
     if (block == kNoRow) return false;
     stalled_.clear();
     spare_.push_back(block);
   }
   return true;
+}
+
+// Rows from `from` that the open block has room for, of at most `most`.
+std::uint32_t Writer::fitting(const Rows& rows, std::uint32_t from, std::uint32_t most) const {
+  if (!expected_.empty()) return table_->ragged().fitting(block_, count_, rows.cells, from, most);
+  return std::min(most, table_->shared().rows_per_block - count_);
 }
 
 // A restored table's blocks that were caught half full: a new writer goes on where theirs stopped, under its number, since
@@ -131,7 +141,7 @@ std::uint32_t Writer::append(const Rows& rows) {
   check();
   const std::uint64_t began = now_ns();
   if (fresh_) take_over();
-  const bool together = rows.whole && !table_->slots() && rows.n <= 2 * table_->shared().rows_per_block;
+  const bool together = rows.whole && !table_->slots() && expected_.empty() && rows.n <= 2 * table_->shared().rows_per_block;
   stopped_ = Stopped::no;
   const std::uint32_t done = table_->queue() != nullptr ? append_queued(rows) : together ? append_together(rows) : append_in_turn(rows);
   const std::uint64_t ended = now_ns();
@@ -143,11 +153,10 @@ std::uint32_t Writer::append(const Rows& rows) {
 }
 
 std::uint32_t Writer::append_in_turn(const Rows& rows) {
-  const std::uint32_t capacity = table_->shared().rows_per_block;
   std::uint32_t done = 0;
   bool opened = false;
   while (done < rows.n) {
-    if (block_ != kNoRow && count_ == capacity) {
+    if (block_ != kNoRow && fitting(rows, done, 1) == 0) {
       FAILPOINT(append_sealed);
       release_block(0);
     }
@@ -159,7 +168,7 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
     if (block_ == kNoRow) {
       if (opened && !rows.whole && !table_->slots()) break;
       try {
-        if (!next_block()) {
+        if (!next_block(static_cast<std::uint32_t>(table_->ragged().blocks_for(rows.cells, done)))) {
           stopped_ = Stopped::space;
           break;
         }
@@ -168,8 +177,9 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
         break;  // what is in is reported; the caller's next try meets the error again
       }
       opened = true;
+      divide(block_, rows, done);
     }
-    const Placed piece{block_, count_, std::min(most, capacity - count_)};
+    const Placed piece{block_, count_, fitting(rows, done, most)};
     remember_tails(rows);
     write_rows(rows, done, piece);
     FAILPOINT(append_before_publish);
@@ -238,7 +248,7 @@ std::uint32_t Writer::append_together(const Rows& rows) {
     for (std::uint32_t i = 0; i < used; ++i) {
       if (pieces[i].block != block_) {
         release_block(0);
-        next_block();  // the spare block that this piece is in
+        next_block(1);  // the spare block that this piece is in
       }
       count_ = pieces[i].row + pieces[i].n;
     }
@@ -326,6 +336,7 @@ void Writer::write_rows(const Rows& rows, std::uint32_t from, const Placed& piec
   const std::uint32_t n_columns = t.shared().n_columns;
   for (std::uint32_t c = 0; c < n_columns; ++c) {
     const Column& column = t.columns()[c];
+    if (column.element_bytes > 0) continue;
     std::byte* to = data + column.block_offset + row * column.row_bytes;
     if (rows.columns[c] == nullptr) {
       memset(to, 0, n * column.row_bytes);
@@ -333,6 +344,7 @@ void Writer::write_rows(const Rows& rows, std::uint32_t from, const Placed& piec
       memcpy(to, rows.columns[c] + from * column.row_bytes, n * column.row_bytes);
     }
   }
+  if (t.ragged().n() > 0) t.ragged().write(block, row, rows.cells, from, n);
   FAILPOINT(append_row_written);
   const std::uint32_t base = block * t.shared().rows_per_block + row;
   const bool links = t.shared().links != 0;

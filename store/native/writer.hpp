@@ -15,6 +15,7 @@ namespace conduit {
 struct Rows {
   std::uint32_t n = 0;
   const std::byte* const* columns = nullptr;
+  Cells cells = nullptr;                      // of columns whose rows vary in length; null where the table has none
   const std::uint8_t* flags = nullptr;        // kTerminated | kTruncated | kFinal; null = none
   const float* priorities = nullptr;          // null = the default of each row
   const std::int32_t* chains = nullptr;       // which of the writer's chains (environments) each row continues; null = 0
@@ -49,12 +50,18 @@ class Writer {
   std::size_t chains() const { return tails_.size(); }
   // Whether the chain has a row that no final observation has closed.
   bool chain_open(std::uint32_t chain) const { return chain < tails_.size() && tails_[chain] != ~std::uint64_t{0}; }
-  // Whether appending `n` rows will have to take the index lock: for another block, for the limiter, or because the table is a
-  // queue.
-  bool takes_lock(std::uint32_t n) const {
-    const Table& t = table_->shared();
-    return table_->queue() != nullptr || block_ == kNoRow || count_ + n > t.rows_per_block || t.limits_inserts != 0;
+  // The chain's next row begins an episode. The last row of the one before has no successor, and never will: it is treated as a
+  // closed writer's when this one closes (kCut).
+  void cut(std::uint32_t chain) {
+    if (chain >= tails_.size() || tails_[chain] == kNoKey) return;
+    tails_[chain] = kNoKey;
+    cut_ = true;
   }
+  // Whether appending the rows may take long: it needs the index lock (for another block, for the limiter, because the table is
+  // a queue), or there is much to copy.
+  bool takes_long(const Rows& rows) const;
+  // Throws busy where a row is larger than the table could ever hold.
+  void check_lengths(const Rows& rows) const;
   TableCore& table() const { return *table_; }
   // Throws closed / forked when this handle may not write.
   void check() const;
@@ -63,13 +70,17 @@ class Writer {
   void take_over();
   void release_block(std::uint64_t flags);
   void tell_times();
-  bool next_block();
+  bool next_block(std::uint32_t blocks);
+  std::uint32_t fitting(const Rows& rows, std::uint32_t from, std::uint32_t most) const;
+  void divide(std::uint32_t block, const Rows& rows, std::uint32_t from);
+  void learn();
   bool reserve(std::uint32_t n);
   std::uint32_t append_in_turn(const Rows& rows);
   std::uint32_t append_together(const Rows& rows);
   std::uint32_t append_queued(const Rows& rows);
   Admission reserve_queued(const Rows& rows, const std::int64_t* versions);
   void place(std::uint32_t n);
+  Admission place_ragged(const Rows& rows, const std::int64_t* versions);
   void took_place();
   void give_back_spares();
   void wait_room(std::uint64_t timeout_ns);
@@ -94,6 +105,7 @@ class Writer {
   std::vector<std::uint32_t> numbers_;  // of the next row of each chain in its episode; where the table keeps them
   std::vector<std::uint64_t> undo_;
   std::vector<std::uint32_t> undo_numbers_;
+  std::vector<double> expected_;      // bytes of a row in each column whose rows vary in length
   std::vector<std::uint32_t> spare_;  // blocks opened ahead, for rows that must go in together
   SpaceHolders holders_;
   std::vector<std::uint64_t> stalled_;
@@ -104,6 +116,7 @@ class Writer {
   std::uint64_t append_ns_ = 0, append_calls_ = 0, wait_ns_ = 0;
   Stopped stopped_ = Stopped::no;
   LimiterState limiter_;
+  bool cut_ = false;  // some chain was: there are rows to finish at the close
   bool fresh_ = true;  // has never had a block
   bool closed_ = false;
 };

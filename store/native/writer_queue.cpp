@@ -28,8 +28,9 @@ std::uint32_t Writer::append_queued(const Rows& rows) {
       // before the look at the room: who is refused then waits until this has moved
       room_seen_ = queue.state().room_progress.load(std::memory_order_seq_cst);
       refused_ = reserve_queued(rows, versions);
+      if (refused_ == Admission::ok && !expected_.empty()) refused_ = place_ragged(rows, versions);
       if (refused_ != Admission::ok) break;
-      place(rows.n);
+      if (expected_.empty()) place(rows.n);
       std::uint32_t from = 0;
       for (const Placed& piece : placed_) {
         write_rows(rows, from, piece);
@@ -56,10 +57,13 @@ Admission Writer::reserve_queued(const Rows& rows, const std::int64_t* versions)
   const auto sealed = [&](std::uint32_t b) { return (table_->block(b).pub.load(std::memory_order_acquire) & kSealed) != 0; };
   if (block_ != kNoRow && sealed(block_)) release_block(0);
   if (std::any_of(spare_.begin(), spare_.end(), sealed)) give_back_spares();
+  if (!expected_.empty()) {  // how many blocks they need shows when they are placed
+    return refused_ == Admission::full ? table_->queue()->reserve(rows.n, versions, 0, 1, number_, &spare_, &holders_, &stalled_) : Admission::ok;
+  }
   const std::uint64_t room = (block_ == kNoRow ? 0 : capacity - count_) + std::uint64_t{capacity} * spare_.size();
   const auto blocks = static_cast<std::uint32_t>(room < rows.n ? (rows.n - room + capacity - 1) / capacity : 0);
   if (blocks == 0 && refused_ != Admission::full) return Admission::ok;
-  const Admission admission = table_->queue()->reserve(rows.n, versions, blocks, number_, &spare_, &holders_, &stalled_);
+  const Admission admission = table_->queue()->reserve(rows.n, versions, blocks, 1, number_, &spare_, &holders_, &stalled_);
   if (admission == Admission::ok) stalled_.clear();
   return admission;
 }

@@ -13,7 +13,7 @@ import numpy as np
 import conduit
 from conduit_store import segment
 from conduit_store.arrow import to_numpy
-from tests.crash import limited, rows
+from tests.crash import limited, rows, varying_rows
 
 __all__ = ["serve"]
 
@@ -35,6 +35,8 @@ class Auditor:
         faults = limited.faults(self.tables)
         for name in ("limited", "counted"):
             self.tables[name].verify()
+        self.tables["varying"].verify()
+        faults += varying_rows.table_faults(self.tables["varying"])
         for name in ("newest", "least"):
             table = self.tables[name]
             table.verify()

@@ -68,6 +68,18 @@ for _point in (
 ):
     ROLES_AT[_point] = (*ROLES_AT.get(_point, ()), "remover")
 
+# And the one that alone writes and reads rows that vary in length, some of them longer than a block.
+for _point in (
+    *("append_values_written", "open_annexed", "reclaim_annexed", "gather_measure"),
+    *("append_row_written", "append_before_publish", "append_published", "append_sealed", "append_released"),
+    *("lock_taken", "open_locked", "open_before_state", "open_after_state", "open_ordered"),
+    *("fold_begin", "fold_row_ready", "fold_block_leaves", "fold_block_counted", "fold_end"),
+    *("evict_begin", "evict_marked", "evict_leaves", "evict_counted", "evict_end", "retire_before", "retire_after"),
+    *("reclaim_before", "reclaim_after", "draw_locked", "draw_done", "gather_begin", "gather_column", "gather_end"),
+    *("pin_locked", "pin_written", "pin_released", "clear_begin", "clear_end"),
+):
+    ROLES_AT[_point] = (*ROLES_AT.get(_point, ()), "varying")
+
 # The same of queues, which have a stage of their own (test_queue_kills.py).
 QUEUE_ROLES_AT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("queue_reserved", "queue_written", "queue_locked", "queue_noted"), ("producer",)),
@@ -83,8 +95,8 @@ LOCK_FREE = frozenset(
     (
         *("attach_claimed", "attach_cleaned", "detach_begin"),
         *("append_row_written", "append_before_publish", "append_published", "append_sealed", "append_released"),
-        *("reader_entered", "gather_begin", "gather_column", "gather_end", "reader_left"),
-        *("pin_released", "wait_rows", "wait_space", "wait_limiter", "draw_undone"),
+        *("append_values_written", "reader_entered", "gather_begin", "gather_column", "gather_end", "reader_left"),
+        *("gather_measure", "pin_released", "wait_rows", "wait_space", "wait_limiter", "draw_undone"),
         *("limiter_delivered", "limiter_returned", "cut_copying", "cut_released"),
         *("announce_begin", "announce_cleared", "announce_signalled"),
         *("queue_written", "lease_copied", "ack_left"),

@@ -22,15 +22,25 @@ from conduit_store.errors import AppendTimeout, LeaseExpired, SampleTimeout
 from conduit_store.native import native
 from tests.crash.board import Board, Field, Order, State
 
-__all__ = ["MAX_SIZE", "ROLES", "SCHEMA", "checked", "row_ids", "serve"]
+__all__ = ["MAX_SIZE", "ROLES", "SCHEMA", "VARYING", "checked", "row_ids", "serve"]
 
 MAX_SIZE = 40
 _LARGEST = 20  # rows of an append: more than two blocks hold
 SCHEMA = conduit.Schema.from_example({"writer": np.int64(0), "serial": np.int64(0), "payload": np.zeros(64, np.int64)})
+VARYING = conduit.Schema((*SCHEMA.columns, conduit.Column("tail", "int64", (None,), mean_length=16)))
 
 
 def _payload(writer: Any, serial: Any) -> Any:
     return (writer * 1_000_003 + serial * 7_919)[:, None] + np.arange(64)
+
+
+def _rows(schema: conduit.Schema, writer: Any, serial: Any) -> dict[str, Any]:
+    """Rows of a writer; of `VARYING` each with a tail of 0 to 32 elements more."""
+    payload = _payload(writer, serial)
+    rows = {"writer": writer, "serial": serial, "payload": payload}
+    if "tail" in schema:
+        rows["tail"] = [row[: which * 7 % 33] - 1 for row, which in zip(payload, serial, strict=True)]
+    return rows
 
 
 def row_ids(batch: conduit.QueueBatch) -> list[tuple[int, int]]:
@@ -40,8 +50,11 @@ def row_ids(batch: conduit.QueueBatch) -> list[tuple[int, int]]:
 
 def checked(batch: conduit.QueueBatch) -> list[tuple[int, int]]:
     """The rows of a batch, which must be whole, and in order for each writer."""
-    if not (batch["payload"] == _payload(batch["writer"], batch["serial"])).all():
+    expected = _rows(VARYING, batch["writer"], batch["serial"])
+    if not (batch["payload"] == expected["payload"]).all():
         raise AssertionError("a torn row was delivered")
+    if "tail" in batch and not all(map(np.array_equal, batch["tail"], expected["tail"])):
+        raise AssertionError("a row was delivered with a tail that is torn")
     ids = row_ids(batch)
     for writer in {writer for writer, _ in ids}:
         serials = [serial for other, serial in ids if other == writer]
@@ -65,7 +78,7 @@ class Producer:
         self.board.set(self.line, Field.PLAIN_TRIED, self.next + n)
         serial = np.arange(self.next, self.next + n)
         writer = np.full(n, self.writer_id)
-        rows = {"writer": writer, "serial": serial, "payload": _payload(writer, serial)}
+        rows = _rows(self.queue.schema, writer, serial)
         try:
             if self.writer_id % 2 == 0:
                 self.writer.append(**{name: column[0] for name, column in rows.items()})

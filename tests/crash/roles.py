@@ -16,7 +16,7 @@ from conduit import checkpoints
 from conduit_store.arrow import to_numpy
 from conduit_store.errors import CheckpointBusy, SampleTimeout, StaleKey
 from conduit_transport import names
-from tests.crash import limited, rows, writers
+from tests.crash import limited, rows, varying, writers
 from tests.crash.writers import Role
 
 __all__ = ["ROLES"]
@@ -233,6 +233,7 @@ ROLES: dict[str, type[Role]] = {
     "hog": Hog,
     "cleaner": Cleaner,
     "remover": Remover,
+    "varying": varying.Varying,
     "tuner": Tuner,
     "limited": limited.Limited,
     "saver": Saver,

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conduit import Schema, Store, limiters, removers, samplers, windows
+from tests.crash import varying_rows
 
 __all__ = ["EPISODIC", "PLAIN", "TABLES", "batch_faults", "episode_rows", "plain_rows", "priority_of"]
 
@@ -54,6 +55,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "scratch": {"schema": PLAIN, "window": windows.Row()},
     "newest": {"schema": PLAIN, "window": windows.Row(), "remover": removers.Lifo()},
     "least": {"schema": PLAIN, "window": windows.Row(), "remover": removers.LowestPriority()},
+    "varying": {"schema": varying_rows.SCHEMA, "window": windows.Row()},
     "hungry": {"schema": PLAIN, "window": windows.Row(), "limiter": limiters.MinSize(MAX_SIZE)},
     "limited": {
         "schema": PLAIN,

@@ -23,7 +23,7 @@ import conduit
 from conduit import Store
 from tests.crash.board import Board, Field, Order
 from tests.crash.points import LOCK_FREE, QUEUE_ROLES_AT
-from tests.crash.queue_roles import MAX_SIZE, SCHEMA, checked
+from tests.crash.queue_roles import MAX_SIZE, SCHEMA, VARYING, checked
 from tests.crash.zygote import Child, Zygote
 
 pytestmark = pytest.mark.crash
@@ -60,9 +60,10 @@ class Round:
 
     def __init__(self, zygote: Zygote, path: Path, seed: int) -> None:
         self.zygote, self.path, self.seed = zygote, path, seed
-        self.store = Store.create(f"queues-{os.getpid()}-{next(_numbers)}", "8MiB", max_processes=16)
+        number = next(_numbers)
+        self.store = Store.create(f"queues-{os.getpid()}-{number}", "8MiB", max_processes=16)
         self.queue = self.store.create_queue(
-            "q", SCHEMA, MAX_SIZE, consumers=_GROUPS, lease_timeout=_LEASE_S, max_writers=4
+            "q", (SCHEMA, VARYING)[number % 2], MAX_SIZE, consumers=_GROUPS, lease_timeout=_LEASE_S, max_writers=4
         )
         self.board = Board(path / "board", 16, create=True)
         self.players: dict[int, Child] = {}

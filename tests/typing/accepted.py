@@ -42,6 +42,16 @@ with conduit.Store.create("run1", host_memory="4GiB", max_processes=8) as store:
         assert_type(loader.metrics().exposed_s, float)
         assert_type(loader.metrics().drift_bound, float | None)
     assert_type(store.metrics().tables["replay"].rows, int)
+    sequences = conduit.Schema(
+        (conduit.Column("tokens", "int32", (None,), mean_length=512), conduit.Column("prompt", "string", mean_length=9))
+    )
+    rollouts = store.create_table("rollouts", sequences, 1_000)
+    rollouts.extend({"tokens": [np.zeros(3, np.int32)], "prompt": ["hello"]})
+    tokens: conduit.Ragged = rollouts.sample(8)["tokens"]
+    assert_type(tokens.lengths, npt.NDArray[np.int64])
+    padded, mask = tokens.padded(length=512)
+    assert_type(mask, npt.NDArray[np.bool_])
+    assert_type(conduit.Ragged.from_padded(padded, tokens.lengths), conduit.Ragged)
 
 try:
     conduit.Store.attach("run1", read_only=True, timeout=1.0).close()

@@ -52,7 +52,7 @@ void Stage::finish(bool deaths) {
   std::vector<std::uint64_t> stalled;
   SpaceHolders holders;
   for (std::uint32_t i = 0; i < shape.n_blocks; ++i) {  // every block can be had again
-    EXPECT(creator->open_block(1, &holders, &stalled) != kNoRow, "block %u of %u cannot be had: %u pinned, %u read, %u written", i, shape.n_blocks, holders.pinned, holders.read, holders.written);
+    EXPECT(creator->open_block(1, 1, &holders, &stalled) != kNoRow, "block %u of %u cannot be had: %u pinned, %u read, %u written", i, shape.n_blocks, holders.pinned, holders.read, holders.written);
   }
   expect_consistent(*creator, "with all blocks given away");
   const TableInfo empty = creator->info(0);
@@ -122,16 +122,15 @@ void update(Stage& stage, TableCore& table, const Batch& batch, Random& random) 
 }
 
 // A key names one row for ever: read again, it is the same row or it is stale.
-void read_again(Stage& stage, Sampler& sampler, const Batch& batch, std::vector<std::byte>& bytes) {
+void read_again(Stage& stage, Sampler& sampler, const Batch& batch, Target& target) {
   const auto n = static_cast<std::uint32_t>(batch.keys.size());
-  bytes.resize(sampler.plan().offsets(n).back());
   std::uint64_t stale_at = 0;
-  if (!sampler.read(batch.keys.data(), n, bytes.data(), &stale_at)) {
+  if (!sampler.read(batch.keys.data(), n, &target, &stale_at)) {
     EXPECT(stale_at < n, "stale key %llu of %u", static_cast<unsigned long long>(stale_at), n);
     return;
   }
-  check_batch(stage.shape, sampler.plan(), n, bytes.data(), false);
-  EXPECT(memcmp(bytes.data(), batch.stamps.data(), n * sizeof(Stamp)) == 0, "a key gave another row than before");
+  check_batch(stage.shape, sampler.plan(), n, target.staging->data(), false);
+  EXPECT(memcmp(target.staging->data(), batch.stamps.data(), n * sizeof(Stamp)) == 0, "a key gave another row than before");
   ++stage.reads;
 }
 
@@ -140,23 +139,22 @@ void read_again(Stage& stage, Sampler& sampler, const Batch& batch, std::vector<
 void sample_batches(Stage& stage, std::shared_ptr<TableCore> table, std::uint32_t batches, std::uint32_t stream, bool update_some) {
   Random random(stage.seed * 1000 + stream);
   Sampler sampler(table, plan_of(stage.shape));
-  std::vector<std::byte> bytes, again;
+  Target target, again;
   std::deque<Batch> old;
   for (std::uint32_t done = 0; done < batches && !stage.over.load();) {
     const std::uint32_t n = 1 + random.below(48);
-    bytes.resize(sampler.plan().offsets(n).back());
     SampleState state;
     Reservation held;
-    if (sampler.sample(n, bytes.data(), stream, done, &state, &held) != SampleStatus::ok) {
+    if (sampler.sample(n, &target, stream, done, &state, &held) != SampleStatus::ok) {
       if (stage.writing.load() == 0) break;
       sampler.wait(sampler.begin_wait(), 2'000'000, state.status);
       continue;
     }
-    check_batch(stage.shape, sampler.plan(), n, bytes.data(), true);
+    check_batch(stage.shape, sampler.plan(), n, target.staging->data(), true);
     ++done;
     ++stage.batches;
     stage.drawn += n;
-    old.push_back(taken(sampler.plan(), n, bytes.data()));
+    old.push_back(taken(sampler.plan(), n, target.staging->data()));
     if (random.below(4) == 0) read_again(stage, sampler, old.back(), again);
     if (update_some && random.below(2) == 0) update(stage, *table, old[random.below(static_cast<std::uint32_t>(old.size()))], random);
     if (old.size() > 24) old.pop_front();

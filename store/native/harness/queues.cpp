@@ -62,7 +62,7 @@ void consume(QueueStage& stage, std::uint32_t group, bool grouped, std::uint64_t
   Consumer consumer(stage.open(), group);
   std::optional<GroupIndex> groups;  // of one row each: the tag differs from row to row
   if (grouped) groups.emplace(consumer.table(), group, 2, 1);
-  std::vector<std::byte> buffer;
+  Target target;
   for (;;) {
     const std::uint64_t seen = consumer.progress();
     std::shared_ptr<Delivery> delivery;
@@ -74,9 +74,9 @@ void consume(QueueStage& stage, std::uint32_t group, bool grouped, std::uint64_t
       continue;
     }
     const std::vector<std::uint64_t> offsets = consumer.offsets(delivery->rows());
-    buffer.resize(offsets.back());
-    if (!delivery->copy(offsets.data(), buffer.data())) continue;
-    check_rows(buffer.data() + offsets[0], buffer.data() + offsets[2], delivery->rows());
+    if (!delivery->copy(offsets, &target)) continue;
+    const std::byte* buffer = target.staging->data();
+    check_rows(buffer + offsets[0], buffer + offsets[2], delivery->rows());
     const std::uint32_t way = random.below(40);
     if (way == 0) nap_us(30'000);  // longer than the lease
     if (way < 6) {
@@ -85,7 +85,7 @@ void consume(QueueStage& stage, std::uint32_t group, bool grouped, std::uint64_t
     }
     try {
       if (way < 14) {
-        const auto* keys = reinterpret_cast<const std::uint64_t*>(buffer.data() + offsets[3]);
+        const auto* keys = reinterpret_cast<const std::uint64_t*>(buffer + offsets[3]);
         stage.acknowledged[group] += delivery->acknowledge(keys, (delivery->rows() + 1) / 2);
       } else {
         if (way < 18 && !delivery->renew()) continue;

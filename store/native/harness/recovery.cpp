@@ -32,7 +32,7 @@ struct Doomed {
   std::unique_ptr<Writer> writer;
   std::unique_ptr<Sampler> sampler;
   std::unique_ptr<Feed> feed;
-  std::vector<std::byte> bytes;
+  Target target;
 };
 
 void work(Doomed& d, std::uint32_t turns) {
@@ -44,9 +44,9 @@ void work(Doomed& d, std::uint32_t turns) {
     SampleState state;
     Reservation held;
     std::vector<std::uint64_t> keys;
-    if (d.sampler->sample(24, d.bytes.data(), 50, turn, &state, &held) == SampleStatus::ok) {
-      check_batch(stage.shape, d.sampler->plan(), 24, d.bytes.data(), true);
-      const auto* at = d.bytes.data() + d.sampler->plan().offsets(24)[d.sampler->plan().outputs.size()];
+    if (d.sampler->sample(24, &d.target, 50, turn, &state, &held) == SampleStatus::ok) {
+      check_batch(stage.shape, d.sampler->plan(), 24, d.target.staging->data(), true);
+      const auto* at = d.target.staging->data() + d.sampler->plan().offsets(24)[d.sampler->plan().outputs.size()];
       keys.resize(24);
       memcpy(keys.data(), at, 24 * sizeof keys[0]);
       const std::vector<float> priorities(24, static_cast<float>(turn));
@@ -114,7 +114,6 @@ bool kill_at(Stage& stage, const std::string& point, long nth, std::uint64_t see
   d.writer = std::make_unique<Writer>(d.table, 2);
   d.sampler = std::make_unique<Sampler>(stage.open(d.process), plan_of(stage.shape));
   d.feed = std::make_unique<Feed>(stage.shape.kind, 2, seed);
-  d.bytes.resize(d.sampler->plan().offsets(24).back());
   cut(d.feed->writer()).store(true);
   const bool dead = dies_at(point, nth, [&d] { work(d, 24); });
   if (dead) die(*d.process);

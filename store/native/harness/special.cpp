@@ -18,7 +18,7 @@ void count_stale(const TableShape& shape, const Options& options) {
   TableCore& table = *stage.creator;
   Sampler sampler(stage.creator, plan_of(shape));
   std::vector<std::uint64_t> keys(64);
-  std::vector<std::byte> bytes(sampler.plan().offsets(keys.size()).back());
+  Target target;
   for (std::uint32_t turn = 0; turn < 400 * options.rounds; ++turn) {
     feed.fill(1 + random.below(30));
     append_all(stage, writer, feed);
@@ -42,9 +42,9 @@ void count_stale(const TableShape& shape, const Options& options) {
     SampleState state;
     Reservation held;
     const auto n = static_cast<std::uint32_t>(keys.size());
-    if (sampler.sample(n, bytes.data(), 0, turn, &state, &held) != SampleStatus::ok) continue;
-    check_batch(shape, sampler.plan(), n, bytes.data(), true);
-    const auto* drawn = reinterpret_cast<const std::uint64_t*>(bytes.data() + sampler.plan().offsets(n)[sampler.plan().outputs.size()]);
+    if (sampler.sample(n, &target, 0, turn, &state, &held) != SampleStatus::ok) continue;
+    check_batch(shape, sampler.plan(), n, target.staging->data(), true);
+    const auto* drawn = reinterpret_cast<const std::uint64_t*>(target.staging->data() + sampler.plan().offsets(n)[sampler.plan().outputs.size()]);
     for (std::size_t i = random.below(2); i < keys.size(); i += 1 + random.below(2)) keys[i] = drawn[i];  // some stay, and grow stale
   }
   writer.close();

@@ -1,0 +1,42 @@
+"""What a reader of a file raises, as one kind of error that names the file."""
+
+from __future__ import annotations
+
+import contextlib
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from conduit_store.errors import ConduitError, ExchangeError, SourceNotFound
+
+__all__ = ["reading"]
+
+
+@contextlib.contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn what goes wrong in here into an ExchangeError about `path`, which is to be of `kind`.
+
+    Raises:
+        SourceNotFound: it is not there. ExchangeError: it cannot be read.
+    """
+    try:
+        yield
+    except ConduitError:
+        raise
+    except FileNotFoundError as error:
+        raise SourceNotFound(f"{path} is not there: {error.strerror or error}") from error
+    except _DAMAGE as error:
+        text = str(error).strip().partition("\n")[0]
+        raise ExchangeError(
+            f"{path} cannot be read as {kind}: {text or type(error).__name__}. "
+            "It is damaged, cut off, or of another format"
+        ) from error
+
+
+_DAMAGE = (
+    pa.ArrowException, OSError, EOFError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError,
+    NotImplementedError, UnicodeError, AssertionError, RecursionError, SyntaxError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip

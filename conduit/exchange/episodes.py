@@ -1,0 +1,118 @@
+"""Whole episodes from steps that come mixed, and back: what Minari, RLlib and TorchRL have in their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from conduit.exchange.frame import FINAL, Frame, arrow_array, as_stored
+from conduit_store.arrays import Array
+from conduit_store.errors import ConfigError
+
+__all__ = ["Episode", "Episodes", "check_episodic", "table_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """`columns`: (T, ...) of every column; `final`: what the last step led to, (1, ...) of every obs column; `ended`:
+    whether it is over, else there is more of it that is not known."""
+
+    columns: dict[str, Array]
+    final: dict[str, Array]
+    ended: bool = True
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def observations(self, name: str) -> Array:
+        """Return a column of observations with the final one: (T + 1, ...)."""
+        return np.concatenate([self.columns[name], self.final[name]])
+
+
+class Episodes:
+    """Collects steps until their episode has its final observation.
+
+    Episodes that never end are kept to the last, which takes memory; of these the last step is left out, and its
+    observation is the final one: what that step led to is not known.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._open: dict[int, list[dict[str, Array]]] = {}
+        self.rows = 0  # of the episodes that were given out
+
+    def add(self, piece: pa.Table) -> Iterator[Episode]:
+        """Take steps; iterate over the episodes that are complete."""
+        frame = self._frame
+        assert frame.episode is not None
+        numbers: Array = piece.column(frame.episode).to_numpy()
+        order = np.argsort(numbers, kind="stable")
+        first = next(iter(frame.finals))
+        has_final = piece.column(first).is_valid().to_numpy()[order]
+        columns = {column.name: as_stored(column, piece.column(column.name))[order] for column in frame.schema}
+        ends = np.flatnonzero(has_final)
+        chosen = pa.array(order[ends])
+        finals = {c.name: as_stored(c, piece.column(name).take(chosen)) for name, c in frame.finals.items()}
+        starts = np.flatnonzero(np.diff(numbers[order], prepend=numbers[order][:1] - 1)) if len(order) else order
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+            number = int(numbers[order[start]])
+            parts = self._open.setdefault(number, [])
+            # copies: a slice would keep the whole piece while its episode runs
+            parts.append({name: array[start:stop].copy() for name, array in columns.items()})
+            if has_final[stop - 1]:
+                at = int(np.searchsorted(ends, stop - 1))
+                yield self._made(self._open.pop(number), {name: array[at : at + 1] for name, array in finals.items()})
+
+    def rest(self) -> Iterator[Episode]:
+        """Iterate over those that have not ended, as far as what each step led to is known."""
+        for parts in self._open.values():
+            whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            final = {column.name: whole[column.name][-1:] for column in self._frame.schema.obs}
+            cut = {name: array[:-1] for name, array in whole.items()}
+            if len(next(iter(cut.values()))):
+                yield self._made([cut], final, ended=False)
+        self._open.clear()
+
+    def _made(self, parts: list[dict[str, Array]], final: dict[str, Array], *, ended: bool = True) -> Episode:
+        made = Episode({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, final, ended)
+        self.rows += len(made)
+        return made
+
+
+def table_of(frame: Frame, episodes: Iterable[tuple[int, Episode]]) -> pa.Table:
+    """Return episodes, with their numbers, as one table of the frame's form."""
+    schema = frame.to_arrow()
+    known = list(episodes)
+    if not known:
+        return schema.empty_table()
+    lengths = np.array([len(episode) for _, episode in known])
+    nulls = np.ones(lengths.sum(), np.bool_)
+    nulls[np.cumsum(lengths) - 1] = False
+    arrays: dict[str, pa.Array] = {
+        frame.episode or "": pa.array(np.repeat([number for number, _ in known], lengths), pa.int64()),
+        frame.step or "": pa.array(np.concatenate([np.arange(length) for length in lengths])),
+    }
+    for column in frame.schema:
+        whole = np.concatenate([episode.columns[column.name] for _, episode in known])
+        arrays[column.name] = arrow_array(column, whole)
+    for column in frame.schema.obs:
+        whole = np.zeros((len(nulls), *column.shape), column.dtype)
+        whole[~nulls] = np.concatenate([episode.final[column.name] for _, episode in known])
+        arrays[FINAL + column.name] = arrow_array(column, whole, nulls)
+    return pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+def check_episodic(frame: Frame, format: str, refused: str = "") -> None:
+    """Refuse rows that are no steps of episodes, and columns of dtypes whose kind is among `refused`.
+
+    Raises:
+        ConfigError: with what else to use.
+    """
+    if frame.episode is None:
+        raise ConfigError(f"{format} has episodes, and this table keeps rows as they are. Export to 'parquet'")
+    for column in frame.schema:
+        if column.dtype.kind in refused:
+            raise ConfigError(f"{format} has no {column.dtype}, as of column {column.name!r}. Export to 'parquet'")

@@ -1,0 +1,194 @@
+"""Minari datasets: a folder with `data/` in it, as Minari keeps them. Written as HDF5, read in any of its forms.
+
+Columns beyond obs, action, reward, terminated and truncated are infos of the same name, one entry later, since the
+first infos are of the reset. Images are written as they are, not as JPEG. Spaces are boxes of the columns' dtypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import minari
+import numpy as np
+import pyarrow as pa
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+
+from conduit.exchange.damage import reading
+from conduit.exchange.episodes import Episode, Episodes, check_episodic, table_of
+from conduit.exchange.frame import Frame
+from conduit_store.arrays import Array
+from conduit_store.errors import ExchangeError
+from conduit_store.schema import Column, Schema
+from conduit_store.values import example_array
+
+__all__ = ["Sink", "Source"]
+
+_ROWS = 10_000  # gathered before they are written: each write reads and writes the metadata
+_KIND = "a Minari dataset"
+_OURS = "conduit_schema"
+_NAMES = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
+
+
+class Sink:
+    """See formats.Sink."""
+
+    def __init__(self, path: Path, frame: Frame, rows: int, compression: str | None) -> None:
+        check_episodic(frame, "Minari", "mM")
+        self._frame = frame
+        self._episodes = Episodes(frame)
+        self._waiting: list[EpisodeBuffer] = []
+        self._waiting_rows = 0
+        path.mkdir()
+        schema = frame.schema
+        self._storage = MinariStorage.new(
+            path / "data",
+            observation_space=_space("obs", schema),
+            action_space=_space("action", schema),
+            data_format="hdf5",
+            jpeg_encoding=False,
+        )
+        name = path.name.partition(".partial-")[0]
+        told = {"dataset_id": name, "minari_version": minari.__version__, _OURS: schema.to_json()}
+        self._storage.update_metadata(told)
+
+    def write(self, piece: pa.Table) -> None:
+        for episode in self._episodes.add(piece):
+            self._keep(episode)
+
+    def _keep(self, episode: Episode) -> None:
+        columns = episode.columns
+        named = {column.name for column in _of("obs", self._frame.schema)} | {*_NAMES.values()}
+        actions = {column.name: columns[column.name] for column in _of("action", self._frame.schema)}
+        # the first entry of infos is of the reset, which had none
+        infos = {
+            name.replace("/", "."): np.concatenate([np.zeros_like(array[:1]), array])
+            for name, array in columns.items()
+            if name not in named and name not in actions
+        }
+        stored: dict[str, Any] = {theirs: columns[ours] for theirs, ours in _NAMES.items()}
+        stored["observations"] = _nested("obs", {c.name: episode.observations(c.name) for c in self._frame.schema.obs})
+        self._waiting.append(EpisodeBuffer(actions=_nested("action", actions), infos=infos, **stored))
+        self._waiting_rows += len(episode)
+        if self._waiting_rows >= _ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._storage.update_episodes(self._waiting)
+        self._waiting, self._waiting_rows = [], 0
+
+    def finish(self) -> int:
+        for episode in self._episodes.rest():
+            self._keep(episode)
+        self._flush()
+        return self._episodes.rows
+
+    def abandon(self) -> None:
+        pass  # the storage has its file open only while it writes
+
+
+class Source:
+    """See formats.Source."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        folder = path / "data" if (path / "data").is_dir() else path
+        with reading(path, _KIND):
+            self._storage = MinariStorage.read(folder)
+            metadata = MinariStorage.read_raw_metadata(folder)
+            self.rows: int | None = int(metadata["total_steps"])
+            self.episodes: int | None = int(metadata["total_episodes"])
+        self._told = Schema.from_json(metadata[_OURS]) if _OURS in metadata else None
+        schema = self._told or self._first_schema()
+        self._frame = Frame(schema, "episode", "step", own=True)
+        self.schema = self._frame.to_arrow()
+
+    def _first_schema(self) -> Schema:
+        """What the first episode holds: spaces do not always say the dtype that was stored."""
+        if not self.episodes:
+            raise ExchangeError(f"{self._path} has no episode: there is nothing to tell its columns by")
+        with reading(self._path, _KIND):
+            first = next(iter(self._storage.get_episodes([0])))
+            arrays = _columns(first, None)
+        return Schema(tuple(Column(name, array.dtype, array.shape[1:]) for name, array in arrays.items()))
+
+    def pieces(self, columns: list[str], rows: int) -> Iterator[pa.Table]:
+        waiting: list[tuple[int, Episode]] = []
+        count = 0
+        with reading(self._path, _KIND):
+            episodes = iter(self._storage.get_episodes(range(self.episodes or 0)))
+        for number in range(self.episodes or 0):
+            with reading(self._path, f"{_KIND}, episode {number}"):
+                episode = self._episode(next(episodes))
+            if len(episode):
+                waiting.append((number, episode))
+                count += len(episode)
+            if count >= rows:
+                yield table_of(self._frame, waiting).select(columns)
+                waiting, count = [], 0
+        if waiting:
+            yield table_of(self._frame, waiting).select(columns)
+
+    def _episode(self, stored: dict[str, Any]) -> Episode:
+        arrays = _columns(stored, self._told)
+        n = len(arrays["reward"])
+        final: dict[str, Array] = {}
+        for column in self._frame.schema:
+            array = arrays[column.name]
+            expected = n + (column in self._frame.schema.obs)
+            if array.dtype != column.dtype or array.shape != (expected, *column.shape):
+                found = f"{array.dtype} of shape {array.shape}"
+                raise ValueError(f"{column.name} is {found}, {expected} of {column} were due")
+            if expected > n:
+                final[column.name] = array[-1:]
+                arrays[column.name] = array[:-1]
+        return Episode({name: arrays[name] for name in self._frame.schema.names}, final)
+
+    def close(self) -> None:
+        pass  # the storage has its file open only while it reads
+
+
+def _columns(stored: dict[str, Any], told: Schema | None) -> dict[str, Array]:
+    """Return an episode's arrays by our names; those of observations are one longer."""
+    arrays: dict[str, Array] = {}
+    for role, theirs in (("obs", "observations"), ("action", "actions")):
+        for name, values in Schema.flatten({role: stored[theirs]}).items():
+            arrays[name] = example_array(name, values)
+    for theirs, ours in _NAMES.items():
+        arrays[ours] = example_array(ours, stored[theirs])
+    for name in () if told is None else (name for name in told.names if name not in arrays):
+        arrays[name] = example_array(name, stored["infos"][name.replace("/", ".")][1:])
+    return arrays
+
+
+def _of(role: str, schema: Schema) -> list[Column]:
+    return [column for column in schema if column.name == role or column.name.startswith(role + "/")]
+
+
+def _space(role: str, schema: Schema) -> Any:
+    columns = _of(role, schema)
+    boxes = {column.name: _box(column) for column in columns}
+    spaces = gymnasium.spaces
+    return _nested(role, boxes, spaces.Dict) if boxes else spaces.Box(0, 0, (0,))
+
+
+def _box(column: Column) -> Any:
+    spaces, dtype = gymnasium.spaces, column.dtype
+    if dtype.kind == "b":
+        return spaces.MultiBinary(column.shape) if column.shape else spaces.Box(0, 1, (), np.uint8)
+    low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return spaces.Box(low, high, column.shape, dtype.type)
+
+
+def _nested(role: str, flat: dict[str, Any], kind: Any = dict) -> Any:
+    """One value, or a dict of those below it."""
+    if role in flat:
+        return flat[role]
+    below = {name.removeprefix(role + "/") for name in flat}
+    heads = sorted({name.partition("/")[0] for name in below})
+    made = {head: _nested(head, {n.removeprefix(role + "/"): v for n, v in flat.items()
+                                 if n.removeprefix(role + "/").partition("/")[0] == head}, kind) for head in heads}
+    return kind(made)

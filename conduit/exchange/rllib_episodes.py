@@ -1,0 +1,215 @@
+"""RLlib's offline data: a folder of Parquet files whose rows are episodes, as RLlib 2.60 records them.
+
+Read by RLlib with `config.offline_data(input_=[path], input_read_episodes=True)`, written by it with
+`config.offline_data(output=path, output_write_episodes=True)`. Columns beyond obs, action, reward, terminated and
+truncated are extra model outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import msgpack_numpy
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+from conduit.exchange.damage import reading
+from conduit.exchange.episodes import Episode, Episodes, check_episodic, table_of
+from conduit.exchange.frame import Frame
+from conduit.exchange.parquet import files_of
+from conduit_store.arrays import Array
+from conduit_store.errors import ExchangeError
+from conduit_store.schema import Column, Schema
+from conduit_store.values import example_array
+
+__all__ = ["Sink", "Source"]
+
+_ITEM = "item"
+_OURS = b"conduit_schema"
+_BYTES = 32 << 20  # of episodes written together
+_KIND = "RLlib's episodes"
+_NAMED = {"action": "actions", "reward": "rewards"}
+_FLAGS = ("terminated", "truncated")
+
+
+class Sink:
+    """See formats.Sink. Episodes get the numbers of the export as their ids."""
+
+    def __init__(self, path: Path, frame: Frame, rows: int, compression: str | None) -> None:
+        check_episodic(frame, "RLlib", "mM")
+        self._frame = frame
+        self._episodes = Episodes(frame)
+        self._items: list[bytes] = []
+        self._bytes = self._count = 0
+        path.mkdir()
+        schema = pa.schema([pa.field(_ITEM, pa.binary())], {_OURS: frame.schema.to_json().encode()})
+        file = path / "part-00000.parquet"
+        self._writer = pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True)
+        self._schema = schema
+
+    def write(self, piece: pa.Table) -> None:
+        for episode in self._episodes.add(piece):
+            self._keep(episode)
+
+    def _keep(self, episode: Episode) -> None:
+        columns = episode.columns
+        observed = {column.name: episode.observations(column.name) for column in self._frame.schema.obs}
+        actions = {name: array for name, array in columns.items() if _in("action", name)}
+        extra = {
+            name: array
+            for name, array in columns.items()
+            if name not in observed and name not in actions and name not in ("reward", *_FLAGS)
+        }
+        made = SingleAgentEpisode(
+            id_=str(self._count),
+            observations=_listed(observed, "obs"),
+            actions=_listed(actions, "action"),
+            rewards=list(columns["reward"]),
+            extra_model_outputs={name: list(array) for name, array in extra.items()} or None,
+            terminated=bool(columns["terminated"][-1]),
+            truncated=bool(columns["truncated"][-1]),
+            len_lookback_buffer=0,
+        )
+        item: Any = msgpack.packb(made.get_state(), default=msgpack_numpy.encode)
+        self._items.append(item)
+        self._bytes += len(item)
+        self._count += 1
+        if self._bytes >= _BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._items:
+            self._writer.write_table(pa.table({_ITEM: pa.array(self._items, pa.binary())}, schema=self._schema))
+        self._items, self._bytes = [], 0
+
+    def finish(self) -> int:
+        for episode in self._episodes.rest():
+            self._keep(episode)
+        self._flush()
+        self._writer.close()
+        return self._episodes.rows
+
+    def abandon(self) -> None:
+        self._writer.close()
+
+
+class Source:
+    """See formats.Source. Fragments, which RLlib writes as rows of their own, are episodes of their own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files = files_of(path)
+        self.rows: int | None = None
+        self.episodes: int | None = 0
+        told: bytes | None = None
+        for file in self._files:
+            with reading(file, _KIND), pq.ParquetFile(file) as opened:
+                if _ITEM not in opened.schema_arrow.names:
+                    raise ExchangeError(
+                        f"{file} has no column {_ITEM!r} of episodes, it has {', '.join(opened.schema_arrow.names)}. "
+                        "What was recorded with output_write_episodes=False is Parquet of steps: format='parquet'"
+                    )
+                told = (opened.schema_arrow.metadata or {}).get(_OURS)
+                self.episodes = (self.episodes or 0) + opened.metadata.num_rows
+        schema = Schema.from_json(told.decode()) if told else self._first_schema()
+        self._frame = Frame(schema, "episode", "step", own=True)
+        self.schema = self._frame.to_arrow()
+
+    def _first_schema(self) -> Schema:
+        for _, arrays, _ in self._read():
+            return Schema(tuple(Column(name, array.dtype, array.shape[1:]) for name, array in arrays.items()))
+        raise ExchangeError(f"{self._path} has no episode: there is nothing to tell its columns by")
+
+    def _read(self) -> Iterator[tuple[Path, dict[str, Array], int]]:
+        """Iterate over (file, arrays by our names, number of steps)."""
+        for file in self._files:
+            with reading(file, _KIND):
+                opened = pq.ParquetFile(file, page_checksum_verification=True)
+            with opened:
+                batches = opened.iter_batches(16, columns=[_ITEM])
+                while True:
+                    with reading(file, _KIND):
+                        batch = next(batches, None)
+                        items = [] if batch is None else batch.column(0).to_pylist()
+                    if batch is None:
+                        break
+                    for item in items:
+                        with reading(file, _KIND):
+                            state = msgpack.unpackb(item, object_hook=msgpack_numpy.decode)
+                            episode = SingleAgentEpisode.from_state(state)
+                            arrays = _arrays(episode)
+                        yield file, arrays, len(episode)
+
+    def pieces(self, columns: list[str], rows: int) -> Iterator[pa.Table]:
+        waiting: list[tuple[int, Episode]] = []
+        count = 0
+        for number, (file, arrays, n) in enumerate(self._read()):
+            if n == 0:
+                continue
+            with reading(file, _KIND):
+                waiting.append((number, self._episode(arrays, n)))
+            count += n
+            if count >= rows:
+                yield table_of(self._frame, waiting).select(columns)
+                waiting, count = [], 0
+        if waiting:
+            yield table_of(self._frame, waiting).select(columns)
+
+    def _episode(self, arrays: dict[str, Array], n: int) -> Episode:
+        final: dict[str, Array] = {}
+        for column in self._frame.schema:
+            if column.name not in arrays:
+                raise ValueError(f"an episode has no {column.name}, it has {', '.join(arrays)}")
+            array = arrays[column.name]
+            expected = n + (column in self._frame.schema.obs)
+            if array.dtype != column.dtype or array.shape != (expected, *column.shape):
+                found = f"{array.dtype} of shape {array.shape}"
+                raise ValueError(f"{column.name} is {found}, {expected} of {column} were due")
+            if expected > n:
+                final[column.name] = array[-1:]
+                arrays[column.name] = array[:-1]
+        return Episode({name: arrays[name] for name in self._frame.schema.names}, final)
+
+    def close(self) -> None:
+        pass  # each file is open only while it is read
+
+
+def _arrays(episode: Any) -> dict[str, Array]:
+    """Return an episode's arrays by our names; those of observations are one longer."""
+    episode = episode.to_numpy()
+    n = len(episode)
+    arrays: dict[str, Array] = {}
+    for role, values in (("obs", episode.get_observations()), ("action", episode.get_actions())):
+        for name, array in Schema.flatten({role: values}).items():
+            arrays[name] = example_array(name, array)
+    arrays["reward"] = example_array("reward", episode.get_rewards())
+    for flag, value in zip(_FLAGS, (episode.is_terminated, episode.is_truncated), strict=True):
+        arrays[flag] = np.zeros(n, np.bool_)
+        arrays[flag][-1:] = value
+    for name in episode.extra_model_outputs:
+        arrays[str(name)] = example_array(str(name), episode.get_extra_model_outputs(name))
+    return arrays
+
+
+def _in(role: str, name: str) -> bool:
+    return name == role or name.startswith(role + "/")
+
+
+def _listed(arrays: dict[str, Array], role: str) -> list[Any]:
+    """A value a step: an array, or nested dicts of arrays."""
+    n = len(next(iter(arrays.values())))
+    if role in arrays:
+        return list(arrays[role])
+    steps: list[dict[str, Any]] = [{} for _ in range(n)]
+    for name, array in arrays.items():
+        *inner, last = name.split("/")[1:]
+        for step, value in zip(steps, array, strict=True):
+            for key in inner:
+                step = step.setdefault(key, {})
+            step[last] = value
+    return steps

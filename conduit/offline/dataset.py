@@ -1,0 +1,213 @@
+"""What `conduit.offline.open` returns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from conduit import windows
+from conduit.exchange.damage import reading
+from conduit.exchange.frame import Frame, check_rename, named
+from conduit.exchange.parquet import files_of
+from conduit.offline import shuffle
+from conduit.offline.loading import OfflineBatch, OfflineLoader
+from conduit.offline.steps import Group, columns_of, windows_of
+from conduit.plans import batch_columns
+from conduit.values import whole_number
+from conduit_store.arrays import Array
+from conduit_store.errors import CapacityError, ConfigError, ExchangeError, SourceNotFound
+from conduit_store.memory import parse_bytes
+from conduit_store.schema import Schema
+
+__all__ = ["Dataset", "open"]
+
+_BEHIND = 4096  # rows of the next row group among which successors are looked for
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    window: windows.Row | windows.Transition | windows.NStep | None = None,
+    schema: Schema | None = None,
+    rename: Mapping[str, str] | None = None,
+    buffer: str | int = "256MiB",
+    seed: int = 0,
+    threads: int = 2,
+) -> Dataset:
+    """Open a Parquet file, or a folder of them, to train from; nothing but their metadata is read here.
+
+    `window`: Transition() for steps of episodes, Row() for others, if None; n-step windows end at the border of a row
+    group as at a time limit. `schema`, `rename`: as of `Store.import_table`. `buffer`: memory of the shuffle, see
+    `conduit.offline.shuffle` for what it gives; beside it `threads` + 1 row groups are in memory, decoded.
+
+    Raises:
+        SourceNotFound, ExchangeError: not there, damaged, or files that do not agree.
+        MissingColumn, SchemaError, DtypeMismatch: columns that are missing or cannot be stored.
+        ConfigError: a window for steps of episodes where there are none, or another one; numbers that are not allowed.
+        CapacityError: the buffer holds less than two rows.
+    """
+    return Dataset(Path(path), window, schema, rename, parse_bytes(buffer), seed, threads)
+
+
+class Dataset:
+    """Rows in Parquet files of any size. From `open`; safe in any thread, pickled by its arguments."""
+
+    def __init__(
+        self,
+        path: Path,
+        window: windows.Row | windows.Transition | windows.NStep | None,
+        schema: Schema | None,
+        rename: Mapping[str, str] | None,
+        buffer: int,
+        seed: int,
+        threads: int,
+    ) -> None:
+        self._arguments = path, window, schema, rename, buffer, seed, threads
+        if not path.exists():
+            raise SourceNotFound(f"{path} is not there")
+        self._path = path
+        self._groups: list[tuple[Path, int, int]] = []  # file, number of the row group in it, rows
+        self._exports: dict[Path, str | None] = {}  # which export a file is of
+        found: pa.Schema | None = None
+        for file in files_of(path):
+            with reading(file, "Parquet"), pq.ParquetFile(file) as opened:
+                metadata, here = opened.metadata, opened.schema_arrow
+                self._groups += [
+                    (file, i, metadata.row_group(i).num_rows)
+                    for i in range(metadata.num_row_groups)
+                    if metadata.row_group(i).num_rows
+                ]
+            if found is not None and not found.equals(here):
+                raise ExchangeError(f"{file} has other columns than the files before it: open them one by one")
+            found = here
+            self._exports[file] = Frame.of_arrow(here, schema, file, check_rename(rename, here.names, file)).export
+        assert found is not None
+        self._names = check_rename(rename, found.names, path)
+        self._frame = Frame.of_arrow(found, schema, path, self._names)
+        self._window = self._checked(window)
+        old = {new: name for name, new in self._names.items()}
+        wanted = self._frame.columns_to_read([self._names.get(name, name) for name in found.names])
+        self._columns = [old.get(name, name) for name in wanted if name != "priority"]
+        self._batch_schema = Schema(batch_columns(self._frame.schema, self._window))
+        self._seed = whole_number("seed", seed, 0, 2**63 - 1)
+        self._threads = whole_number("threads", threads, 1, 64)
+        self._capacity = min(buffer // self._batch_schema.row_bytes, max(2, len(self)))
+        if self._capacity < 2:
+            raise CapacityError(
+                f"a buffer of {buffer:,} bytes holds {self._capacity} rows of {self._batch_schema.row_bytes:,} bytes: "
+                "nothing would be shuffled. Give more"
+            )
+
+    def _checked(self, window: Any) -> windows.Row | windows.Transition | windows.NStep:
+        if window is None:
+            return windows.Transition() if self._frame.episodic else windows.Row()
+        if not isinstance(window, windows.Row | windows.Transition | windows.NStep):
+            raise ConfigError(f"window is {window!r}: from files: Row, Transition or NStep. Import for others")
+        if not isinstance(window, windows.Row) and not self._frame.episodic:
+            raise ConfigError(
+                f"window {window} follows episodes, and {self._path} has {', '.join(self._frame.schema.names)}: obs, "
+                "reward, terminated and truncated are needed, and no next_obs (leave it out of `schema`)"
+            )
+        return window
+
+    @property
+    def schema(self) -> Schema:
+        """Columns of the rows in the files."""
+        return self._frame.schema
+
+    @property
+    def batch_schema(self) -> Schema:
+        """Columns of batches."""
+        return self._batch_schema
+
+    @property
+    def buffer_rows(self) -> int:
+        """How many rows the shuffle holds."""
+        return self._capacity
+
+    def __len__(self) -> int:
+        """Rows in the files. An epoch has as many, less the steps whose successor is not known."""
+        return sum(rows for _, _, rows in self._groups)
+
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        epochs: int | None = 1,
+        drop_last: bool = False,
+        prefetch: int = 4,
+        transform: Callable[[OfflineBatch], Any] | None = None,
+        first_epoch: int = 0,
+    ) -> OfflineLoader:
+        """Return a loader: `for batch in data.loader(256): ...` reads, shuffles and prepares while you compute.
+
+        `epochs`: how often all rows come; None for ever. The last batch of an epoch has what is left, or with
+        `drop_last` is left out. `prefetch`: batches prepared ahead. `transform`: called with each OfflineBatch in the
+        loader's thread; the loader then yields what it returns. `first_epoch`: where to go on: epoch e has the same
+        batches in every loader of this size.
+
+        Raises:
+            ConfigError: a number that is not allowed.
+        """
+        size = whole_number("batch_size", batch_size, 1, (1 << 31) - 1)
+        count = None if epochs is None else whole_number("epochs", epochs, 1, 1 << 40)
+        begin = whole_number("first_epoch", first_epoch, 0, 1 << 40)
+        batches = self._batches(size, begin, None if count is None else begin + count, drop_last)
+        return OfflineLoader(batches, whole_number("prefetch", prefetch, 1, 1024), transform)
+
+    def _batches(self, size: int, number: int, end: int | None, drop_last: bool) -> Iterator[OfflineBatch]:
+        pool = shuffle.Pool(self._batch_schema, min(max(self._capacity, size), max(len(self), 1)))
+        with ThreadPoolExecutor(self._threads, "conduit-offline-read") as threads:
+            while end is None or number < end:
+                random = np.random.Generator(np.random.Philox(key=[self._seed, number]))
+                batches = shuffle.epoch(pool, len(self._groups), self._rows_of, threads, self._threads, size, random)
+                any_rows = False
+                for columns in batches:
+                    any_rows = True
+                    if not drop_last or len(next(iter(columns.values()))) == size:
+                        yield OfflineBatch(columns)
+                if not any_rows:
+                    return  # else an endless loader of nothing
+                number += 1
+
+    def _rows_of(self, group: int) -> dict[str, Array]:
+        rows = self._read(group, None)
+        if isinstance(self._window, windows.Row):
+            return columns_of(self._frame, Group(rows, None, self._name(group)))
+        behind = self._read(group + 1, _BEHIND) if self._goes_on(group) else None
+        return windows_of(self._frame, Group(rows, behind, self._name(group)), self._window)
+
+    def _goes_on(self, group: int) -> bool:
+        """Whether successors of this row group's last steps may be in the next one."""
+        if group + 1 == len(self._groups) or all(name in self._columns for name in self._frame.following):
+            return False
+        file, other = self._groups[group][0], self._groups[group + 1][0]
+        return file == other or (self._exports[file] is not None and self._exports[file] == self._exports[other])
+
+    def _read(self, group: int, first: int | None) -> pa.Table:
+        """Return a row group, or its first rows, with our names for the columns."""
+        file, number, _ = self._groups[group]
+        with reading(file, "Parquet"), pq.ParquetFile(file, page_checksum_verification=True) as opened:
+            if first is None:
+                table = opened.read_row_group(number, columns=self._columns, use_threads=False)
+            else:
+                batches = opened.iter_batches(first, row_groups=[number], columns=self._columns, use_threads=False)
+                table = pa.Table.from_batches([next(batches)])
+        return named(table, self._names)
+
+    def _name(self, group: int) -> str:
+        file, number, _ = self._groups[group]
+        return f"row group {number} of {file}"
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return Dataset, self._arguments
+
+    def __repr__(self) -> str:
+        return f"<Dataset {str(self._path)!r}: {len(self):,} rows in {len(self._groups)} row groups, {self._window}>"

@@ -1,0 +1,90 @@
+"""Rows in random order: row groups in random order, through a buffer from which rows are drawn uniformly.
+
+How good that is, with a buffer of B rows over row groups of G: the row groups come in a uniformly random order; a row
+waits for a geometric time of mean B rows in the buffer, so rows of one group are spread over some B rows of the
+epoch. Two rows of a batch are of the same group with a probability of about G / 2B, where a full shuffle has G / rows.
+A buffer that holds everything gives a uniformly random permutation. Every row comes once in an epoch.
+
+Which rows a batch has depends on the seed, the number of the epoch, the batch size and the files; not on threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from conduit_store.arrays import Array
+from conduit_store.schema import Schema
+
+__all__ = ["Pool", "epoch"]
+
+
+class Pool:
+    """A bag of rows: `size` of at most `capacity`. Rows are put in, and random ones taken out."""
+
+    def __init__(self, schema: Schema, capacity: int) -> None:
+        self.capacity = capacity
+        self.size = 0
+        self._columns = {column.name: np.empty((capacity, *column.shape), column.dtype) for column in schema}
+
+    def put(self, rows: dict[str, Array], start: int) -> int:
+        """Put in rows from `start` on, as many as there is room for; return how many."""
+        n = min(self.capacity - self.size, len(next(iter(rows.values()))) - start)
+        for name, array in self._columns.items():
+            array[self.size : self.size + n] = rows[name][start : start + n]
+        self.size += n
+        return n
+
+    def take(self, n: int, random: np.random.Generator) -> dict[str, Array]:
+        """Take out `n` different rows, each set of them equally likely, in random order."""
+        chosen = random.choice(self.size, n, replace=False)
+        taken = {name: array[chosen] for name, array in self._columns.items()}
+        # The last rows move into the holes that are before them.
+        self.size -= n
+        holes = chosen[chosen < self.size]
+        tail = np.ones(n, np.bool_)
+        tail[chosen[chosen >= self.size] - self.size] = False
+        moved = np.flatnonzero(tail) + self.size
+        for array in self._columns.values():
+            array[holes] = array[moved]
+        return taken
+
+
+def epoch(
+    pool: Pool,
+    groups: int,
+    read: Callable[[int], dict[str, Array]],
+    threads: ThreadPoolExecutor,
+    ahead: int,
+    batch_size: int,
+    random: np.random.Generator,
+) -> Iterator[dict[str, Array]]:
+    """Iterate over the batches of one epoch; the last has what is left.
+
+    `read(i)` gives the rows of row group i, in a thread; `ahead` of them are read before their turn.
+    """
+    order = iter(random.permutation(groups).tolist())
+    coming: list[Future[dict[str, Array]]] = []
+    pool.size = 0
+    rows: dict[str, Array] = {}
+    used = length = 0
+    try:
+        while True:
+            while pool.size < pool.capacity:
+                while len(coming) < ahead and (group := next(order, None)) is not None:
+                    coming.append(threads.submit(read, group))
+                if used < length:
+                    used += pool.put(rows, used)
+                elif coming:
+                    rows, used = coming.pop(0).result(), 0
+                    length = len(next(iter(rows.values())))
+                else:
+                    break
+            if pool.size == 0:
+                return
+            yield pool.take(min(batch_size, pool.size), random)
+    finally:
+        for future in coming:
+            future.cancel()

@@ -1,0 +1,145 @@
+"""Windows over the rows of one row group, for all rows at once.
+
+A row's successor is the next step of its episode, in this row group or among the first rows of the next one. n-step
+windows end at the border of a row group as they do at a time limit: gamma^m, and bootstrapped. A step whose successor
+is in neither is left out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from conduit import windows
+from conduit.exchange.frame import FINAL, NEXT, Frame, as_stored
+from conduit_store.arrays import Array
+from conduit_store.errors import DtypeMismatch, EpisodeError
+from conduit_store.schema import Column
+from conduit_store.values import as_rows
+
+__all__ = ["Group", "columns_of", "windows_of"]
+
+_NUMBER = np.dtype(np.int64)
+
+
+class Group(NamedTuple):
+    """A row group: its rows, the first rows of the one behind it (None: there is none), and what messages call it."""
+
+    rows: pa.Table
+    behind: pa.Table | None
+    name: str
+
+
+def columns_of(frame: Frame, group: Group) -> dict[str, Array]:
+    """Return the rows as they are stored: arrays by column.
+
+    Raises:
+        DtypeMismatch: a null, with its row, or another type. ShapeMismatch: another shape.
+    """
+    return {column.name: _column(column, group.rows.column(column.name), group.name) for column in frame.schema}
+
+
+def _column(column: Column, data: pa.ChunkedArray, name: str) -> Array:
+    if data.null_count:
+        row = int(data.is_null().to_numpy().argmax())
+        raise DtypeMismatch(f"row {row} of {name}: column {column.name!r} is null, and columns hold none")
+    return as_rows(column, as_stored(column, data), len(data))
+
+
+def windows_of(frame: Frame, group: Group, window: windows.Transition | windows.NStep) -> dict[str, Array]:
+    """Return the windows of a row group's rows, in their order: the arrays of `Table.batch_schema`.
+
+    Raises:
+        EpisodeError: an end without its final observation. DtypeMismatch, ShapeMismatch: as `columns_of`.
+    """
+    arrays = columns_of(frame, group)
+    n = len(group.rows)
+    after = _successors(frame, group, arrays["terminated"] | arrays["truncated"])
+    known, following = _following(frame, group, arrays, after)
+    steps = window.n if isinstance(window, windows.NStep) else 1
+    last = np.arange(n)
+    length = np.ones(n, np.int32)
+    rewards = arrays["reward"].astype(np.float64)
+    # products and sums in the order of the core, for the same bits
+    total, factor = rewards.copy(), np.full(n, window.gamma)
+    for k in range(1, steps):
+        onward = after[last]
+        on = (onward >= 0) & (length == k)
+        on[on] = known[onward[on]]
+        last[on] = onward[on]
+        length[on] += 1
+        total[on] += factor[on] * rewards[last[on]]
+        factor[on] *= window.gamma
+    chosen = np.flatnonzero(known)
+    last, length = last[chosen], length[chosen]
+    made = {name: array[last if name in ("terminated", "truncated") else chosen] for name, array in arrays.items()}
+    if steps > 1:
+        made["reward"] = total[chosen].astype(arrays["reward"].dtype)
+    for column in frame.schema.obs:
+        made[NEXT + column.name] = following[column.name][last]
+    made["discount"] = np.where(made["terminated"], 0.0, factor[chosen]).astype(np.float32)
+    made["n_step"] = length
+    return made
+
+
+def _successors(frame: Frame, group: Group, ended: Array) -> Array:
+    """Return the row that follows each in its episode: n + i for row i of the group behind, -1 where there is none."""
+    n = len(ended)
+    final = FINAL + frame.schema.obs[0].name
+    over = ended | group.rows.column(final).is_valid().to_numpy() if final in group.rows.column_names else ended
+    parts = [group.rows] if group.behind is None else [group.rows, group.behind]
+    total = sum(len(part) for part in parts)
+    after = np.full(n, -1, np.int64)
+    if frame.episode is None:  # one environment
+        after[: min(n, total - 1)] = np.arange(1, min(n, total - 1) + 1)
+    else:
+        numbers = [
+            np.concatenate([_column(Column(name, _NUMBER), part.column(name), group.name) for part in parts])
+            for name in (frame.episode, frame.step)
+            if name is not None
+        ]
+        order = np.lexsort(numbers[::-1])  # by episode, then step; else in the order of the rows
+        one, other = order[:-1], order[1:]
+        same = numbers[0][one] == numbers[0][other]
+        if frame.step is not None:
+            same &= numbers[1][one] + 1 == numbers[1][other]
+        same &= one < n
+        after[one[same]] = other[same]
+    after[over] = -1
+    return after
+
+
+def _following(frame: Frame, group: Group, arrays: dict[str, Array], after: Array) -> tuple[Array, dict[str, Array]]:
+    """Return which rows' next observations are known, and those: arrays like the columns of obs."""
+    n = len(after)
+    rows, behind = group.rows, group.behind
+    known = after >= 0
+    source = np.where(known, after, 0)
+    found: dict[str, Array] = {}
+    has_final = np.zeros(n, np.bool_)
+    for final, column in frame.finals.items():
+        observed = arrays[column.name]
+        if behind is not None:
+            observed = np.concatenate([observed, _column(column, behind.column(column.name), group.name)])
+        found[column.name] = observed[source]
+        if final in rows.column_names:
+            valid = rows.column(final).is_valid().to_numpy()
+            at = np.flatnonzero(valid)
+            found[column.name][at] = _column(column, rows.column(final).take(pa.array(at)), group.name)
+            has_final = valid
+        elif NEXT + column.name in rows.column_names:  # every row has its own
+            found[column.name] = _column(column, rows.column(NEXT + column.name), group.name)
+            has_final = np.ones(n, np.bool_)
+    known |= has_final
+    lost = (arrays["terminated"] | arrays["truncated"]) & ~known
+    if lost.any() and not frame.own:
+        raise EpisodeError(
+            f"row {int(lost.argmax())} of {group.name} ends an episode and has no final observation: give columns "
+            f"{', '.join(frame.finals)} (null elsewhere) or {', '.join(frame.following)}"
+        )
+    after[has_final & (arrays["terminated"] | arrays["truncated"])] = -1
+    after[after >= n] = -1  # windows end at the border
+    return known, found
+

@@ -1,0 +1,142 @@
+"""Checkpoints of tables and queues whose rows vary in length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from conduit import CheckpointDamaged, ConfigError, Store, Table, checkpoints, limiters
+from tests.checkpoint_support import restored
+from tests.store_support import fresh_store, prioritized, scalar_writer
+from tests.varying import SCHEMA, columns, faults, row
+
+
+def filled(store: Store, rows: int = 90, max_size: int = 60) -> Table:
+    """A table that has been through its memory once, with rows of no element and rows above a block."""
+    table = store.create_table("t", SCHEMA, max_size, max_writers=2, sampler=prioritized())
+    chance = np.random.default_rng(4)
+    with scalar_writer(table) as writer:
+        for serial in range(rows):
+            length = 600 if serial % 40 == 7 else 0 if serial % 5 == 0 else int(chance.integers(0, 40))
+            if serial % 3:
+                writer.append(**row(serial, length), priority=1.0 + serial)
+            else:
+                table.extend(columns([serial], [length]), priorities=[1.0 + serial])
+    return table
+
+
+def contents(table: Table) -> list[tuple[int, int, int, float]]:
+    """Key, serial, length and priority of each row, in eviction order; each is whole."""
+    found: list[tuple[int, int, int, float]] = []
+    for view in table.blocks():
+        batch = table.rows(view.keys)
+        assert faults(batch) == []
+        lengths, raw = batch["tokens"].lengths.tolist(), table.priorities(view.keys).tolist()
+        found += zip(view.keys.tolist(), batch["serial"].tolist(), lengths, raw, strict=True)
+    return found
+
+
+def test_every_row_comes_back_under_its_key(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        table = filled(store)
+        before = contents(table)
+        assert any(length == 600 for _, _, length, _ in before)
+        store.checkpoint(tmp_path)
+        expected = [table.sample(8, stream=5)["serial"].tolist() for _ in range(3)]
+        table.extend(columns(range(500, 560), [20] * 60))
+    with restored(tmp_path) as again:
+        table = again["t"]
+        assert contents(table) == before
+        assert [table.sample(8, stream=5)["serial"].tolist() for _ in range(3)] == expected
+        table.extend(columns([1_000, 1_001], [3, 700]))
+        for first in range(1_100, 1_400, 30):
+            table.extend(columns(range(first, first + 30), [20] * 30))
+        table.verify()
+        assert {serial for _, serial, _, _ in contents(table)} <= set(range(1_000, 1_400))
+        again.checkpoint(tmp_path)
+    with restored(tmp_path) as third:
+        assert len(third["t"]) > 40
+        contents(third["t"])
+
+
+def test_only_new_blocks_are_written_again(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        table = filled(store, rows=40, max_size=400)
+        first = store.checkpoint(tmp_path)
+        table.extend(columns(range(100, 140), [10] * 40))
+        before = contents(table)
+        second, again = store.checkpoint(tmp_path, keep=4), store.checkpoint(tmp_path, keep=4)
+        assert again.written < again.bytes - 80 * SCHEMA.row_bytes // 2
+        assert (first.rows, second.rows, again.rows) == (40, 80, 80)
+        table.extend(columns(range(200, 600), [20] * 400))
+        last = contents(table)
+        store.checkpoint(tmp_path, keep=4)
+    for number, expected in ((2, before), (3, before), (4, last)):
+        with restored(tmp_path, number=number) as other:
+            assert contents(other["t"]) == expected
+
+
+def test_a_queue_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        queue = store.create_queue("q", SCHEMA, 100, max_writers=1)
+        queue.extend(columns(range(10), [5, 0, 30, 400, 1, 2, 3, 4, 5, 6]))
+        queue.sample(2).ack()
+        out = queue.sample(3)
+        store.checkpoint(tmp_path)
+        out.ack()
+    with restored(tmp_path) as again:
+        queue = again.queue("q")
+        batch = queue.sample(8)
+        assert faults(batch) == []
+        assert batch["serial"].tolist() == [2, 3, 4, 5, 6, 7, 8, 9]
+        batch.ack()
+        queue.extend(columns([20, 21], [7, 300]))
+        assert faults(queue.sample(2)) == []
+
+
+def test_the_files_are_read_by_arrow(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        table = filled(store)
+        expected = contents(table)
+        store.checkpoint(tmp_path)
+    parts = sorted(tmp_path.glob("t-*-[0-9]*.arrow"))
+    rows = pa.concat_tables(pa.ipc.open_file(path).read_all() for path in parts)
+    rows.validate(full=True)
+    assert rows.column("keys").to_pylist() == [key for key, _, _, _ in expected]
+    lists: dict[str, Any] = {name: rows.column(name).to_pylist() for name in SCHEMA.names}
+    assert [len(tokens) for tokens in lists["tokens"]] == [length for _, _, length, _ in expected]
+    for name in ("tokens", "frames"):
+        column = SCHEMA.column(name)
+        lists[name] = [np.array(value, column.dtype).reshape(-1, *column.shape[1:]) for value in lists[name]]
+    assert faults(lists) == []
+    assert checkpoints.verify(tmp_path).number == 1
+
+
+def test_other_settings(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        before = contents(filled(store))
+        store.checkpoint(tmp_path)
+    with restored(tmp_path, tables={"t": checkpoints.Changes(limiter=limiters.MinSize(5))}) as again:
+        assert contents(again["t"]) == before
+    with pytest.raises(ConfigError, match="vary in length"), restored(
+        tmp_path, tables={"t": checkpoints.Changes(max_size=1_000)}
+    ):
+        pass
+
+
+def test_a_cut_file_is_damage(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        filled(store)
+        store.checkpoint(tmp_path)
+    part = sorted(tmp_path.glob("t-*-[0-9]*.arrow"))[0]
+    data = part.read_bytes()
+    for wrong in (data[:-100], data[: len(data) // 2] + b"\xff" + data[len(data) // 2 + 1 :]):
+        part.write_bytes(wrong)
+        with pytest.raises(CheckpointDamaged, match=part.name), restored(tmp_path):
+            pass
+        with pytest.raises(CheckpointDamaged, match=part.name):
+            checkpoints.verify(tmp_path)
