@@ -38,7 +38,6 @@ __all__ = ["Store"]
 logger = logging.getLogger("conduit")
 
 _MAX_TABLES = 64
-_POPULATE_BYTES = 16 << 20
 _open_stores: weakref.WeakValueDictionary[tuple[str, bool], Store] = weakref.WeakValueDictionary()
 
 
@@ -153,7 +152,8 @@ class Store(Closing):
 
         Example:
             >>> store = conduit.Store.restore("/data/run1")
-            >>> bigger = {"replay": conduit.checkpoints.Changes(max_size=2_000_000)}
+            >>> from conduit import checkpoints
+            >>> bigger = {"replay": checkpoints.Changes(max_size=2_000_000)}
             >>> store = conduit.Store.restore("/data/run1", "run2", "8GiB", tables=bigger)
         """
         from conduit.checkpoints.restoring import restore  # pyarrow
@@ -176,11 +176,11 @@ class Store(Closing):
     ) -> CheckpointInfo:
         """Write all tables and queues, or those of `tables`, as they are at one moment, into the folder `path`.
 
-        Everybody goes on meanwhile: the locks of all tables are held while what is due is folded and 4 bytes a row are
-        copied (about a millisecond a million rows); a writer that comes to reuse a block that is not written yet waits
-        for it. Only what the newest checkpoint of the folder does not have is written. `keep`: how many of the newest
-        stay there. `progress(done, total)`: called with bytes, now and then. The files are Arrow IPC; see
-        docs/checkpoints.md.
+        Everybody goes on meanwhile: the locks of all tables are held for microseconds (and a millisecond a million rows
+        of tables without replacement or with `max_times_sampled`, and of queues); a writer that comes to reuse a block
+        that is not written yet waits for it. Only what the newest checkpoint of the folder does not have is written.
+        `keep`: how many of the newest stay there. `progress(done, total)`: called with bytes, now and then. The files
+        are Arrow IPC; see docs/checkpoints.md.
 
         The checkpoint is there once this returns. Killed, interrupted or out of disk before that, the folder has those
         that it had.
@@ -395,7 +395,7 @@ class Store(Closing):
         self._create(spec, exist_ok)
         return self.queue(name)
 
-    def _create(self, spec: TableSpec, exist_ok: bool) -> Table:
+    def _create(self, spec: TableSpec, exist_ok: bool, populate: bool = True) -> Table:
         name = spec.name
         record = spec.to_native()
         self._native.check()
@@ -415,7 +415,8 @@ class Store(Closing):
             raise
         table = self._table(name)
         logger.info("%s", table.describe())
-        table._populate_in_background(_POPULATE_BYTES)
+        if populate:
+            table._populate()
         return table
 
     def table(self, name: str) -> Table:

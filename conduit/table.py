@@ -622,7 +622,8 @@ class Table:
                 f"table {self.name!r}"
             )
 
-    def _populate_in_background(self, step: int) -> None:
+    def _populate(self, step: int = 16 << 20) -> None:
+        """Touch the pages of the rows in the background, so that appends do not meet untouched ones."""
         core, attachment = self._native, self._store._native
         offset, end = core.data_offset, core.data_offset + core.data_bytes
 

@@ -70,13 +70,26 @@ def drawable(table: Any) -> dict[str, list[float]]:
     }
 
 
-def append_serials(store: str) -> None:
+def append_serials(store: str, first: int = 0) -> None:
     """Appends rows that carry their serial number, at full speed, until killed."""
     with Store.attach(store) as other:
-        table, n = other["t"], 0
+        table, n = other["t"], first
         while True:
             table.extend(serials(n, 7))
             n += 7
+
+
+def set_priorities(store: str) -> None:
+    """Draws rows and gives each the priority that its number calls for, until killed."""
+    with Store.attach(store) as other:
+        table = other["t"]
+        while True:
+            batch = table.sample(64)
+            table.update_priorities(batch.keys, priority_of(batch["a"]))
+
+
+def priority_of(serial: Any) -> Any:
+    return (1 + serial % 7).astype("f4")
 
 
 def serials(first: int, n: int) -> dict[str, Any]:

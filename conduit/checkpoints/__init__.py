@@ -1,8 +1,9 @@
 """Checkpoints: a store in a folder of files, and back. The format is described in docs/checkpoints.md.
 
     manifest.py   what a checkpoint says of itself        index.py      what is saved of blocks and rows; keys
-    parts.py      Arrow files, summed as they are written
-    taking.py     a running store -> a folder             reading.py    a folder -> checked arrays
+    parts.py      Arrow files, summed as they are written loading.py    their bytes, held against their sums
+    taking.py     a running store -> a folder             work.py       one table of it
+    reading.py    a folder -> checked arrays
     restoring.py  a folder -> a store                     reshaping.py  rows for a table of another shape
     commands.py   the command line
 

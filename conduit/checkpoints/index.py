@@ -15,12 +15,13 @@ from conduit.checkpoints.manifest import Part
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.errors import CheckpointDamaged
-from conduit_store.native import native
 from conduit_store.schema import Schema
 
-__all__ = ["BLOCK", "SLOT_BITS", "Runs", "keys_of", "load", "places_of", "row_columns", "runs_of", "values_of"]
+__all__ = ["BLOCK", "SLOT_BITS", "Runs", "are_keys_of", "keys_of", "places_of", "row_columns", "runs_of"]
 
 SLOT_BITS = 28
+_MANY_ROWS = 64  # of a block, from which on it pays to look at blocks one by one
+_MANY_KEYS = 1 << 16  # that fit in a cache
 # One block, as the core has it (cut.hpp, SavedBlock): rows [first, count) are in; birth 0: it is free.
 BLOCK = np.dtype(
     [("block", "u4"), ("first", "u4"), ("count", "u4"), ("sealed", "u4"), ("generation", "u8"), ("birth", "u8"),
@@ -48,13 +49,39 @@ def row_columns(spec: TableSpec) -> dict[str, tuple[int, int, np.dtype[Any]]]:
 
 def keys_of(blocks: Array, rows_per_block: int) -> Array:
     """Keys of the rows of some blocks, in order: uint64 (n,)."""
-    counts = blocks["count"].astype(np.int64) - blocks["first"]
-    firsts = (blocks["generation"] << np.uint64(SLOT_BITS)) + blocks["first"]
-    firsts += blocks["block"].astype(np.uint64) * np.uint64(rows_per_block)
+    counts, firsts = _first_keys(blocks, rows_per_block)
+    if len(blocks) * _MANY_ROWS < int(counts.sum()):
+        runs = [np.arange(first, first + n, dtype=np.uint64) for first, n in zip(firsts, counts, strict=True)]
+        return runs[0] if len(runs) == 1 else np.concatenate(runs)
     starts = np.cumsum(counts) - counts
     within = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(starts, counts)
     keys: Array = np.repeat(firsts, counts) + within.astype(np.uint64)
     return keys
+
+
+def are_keys_of(keys: Array, blocks: Array, rows_per_block: int) -> bool:
+    """Whether `keys` are `keys_of(blocks, rows_per_block)`, without making all of these at once."""
+    counts, _ = _first_keys(blocks, rows_per_block)
+    if len(keys) != int(counts.sum()):
+        return False
+    at = start = 0
+    while start < len(blocks):
+        stop = start + 1
+        n = int(counts[start])
+        while stop < len(blocks) and n < _MANY_KEYS:
+            n += int(counts[stop])
+            stop += 1
+        if not np.array_equal(keys[at : at + n], keys_of(blocks[start:stop], rows_per_block)):
+            return False
+        at, start = at + n, stop
+    return True
+
+
+def _first_keys(blocks: Array, rows_per_block: int) -> tuple[Array, Array]:
+    counts = blocks["count"].astype(np.int64) - blocks["first"]
+    firsts = (blocks["generation"] << np.uint64(SLOT_BITS)) + blocks["first"]
+    firsts += blocks["block"].astype(np.uint64) * np.uint64(rows_per_block)
+    return counts, firsts
 
 
 def places_of(schema: Schema) -> list[int]:
@@ -105,48 +132,3 @@ def runs_of(folder: Path, part: Part) -> Runs:
     rows = np.concatenate(counts) if counts else np.zeros(0, np.int64)
     slots = (keys & np.uint64((1 << SLOT_BITS) - 1)).astype(np.int64)
     return Runs(slots, (keys >> np.uint64(SLOT_BITS)).astype(np.int64), rows)
-
-
-def load(folder: Path, part: Part) -> Array:
-    """Return the bytes of a file, uint8 (n,), once their checksum has been found right.
-
-    Raises:
-        CheckpointDamaged: names the file and what is wrong with it.
-    """
-    path = folder / part.file
-    try:
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != part.bytes:
-                raise CheckpointDamaged(f"{path} has {size:,} bytes, and was written with {part.bytes:,}")
-            memory = np.empty(size, np.uint8)
-            view = memory.data
-            while view:
-                got = file.readinto(view)
-                if not got:
-                    raise CheckpointDamaged(f"{path} ends {len(view):,} bytes early")
-                view = view[got:]
-    except OSError as error:
-        if isinstance(error, CheckpointDamaged):
-            raise
-        raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
-    check_sum(path, native.crc32c(memory), part)
-    return memory
-
-
-def check_sum(path: Path, crc: int, part: Part) -> None:
-    """Raise CheckpointDamaged unless `crc` is what the file had when it was written."""
-    if crc != part.crc32c:
-        raise CheckpointDamaged(
-            f"{path} was changed after it was written: its checksum is {crc:08x}, and was {part.crc32c:08x}"
-        )
-
-
-def values_of(memory: Array, part: Part, batch: int, column: int, dtype: np.dtype[Any]) -> Array:
-    """Return one column of a batch of a file that was loaded: (rows,) of a dtype whose size the file must have."""
-    rows, buffers = part.batches[batch].rows, part.batches[batch].buffers
-    if column >= len(buffers) or buffers[column][1] != rows * dtype.itemsize:
-        raise CheckpointDamaged(f"{part.file} has no column {column} of {rows:,} x {dtype.itemsize} bytes")
-    offset, length = buffers[column]
-    values: Array = np.frombuffer(memory[offset : offset + length], dtype)
-    return values

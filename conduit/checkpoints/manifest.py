@@ -7,10 +7,12 @@ reads one takes nothing for granted: names lead nowhere but into the folder, and
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,10 @@ from typing import Any
 from conduit_store.errors import CheckpointDamaged, CheckpointError, CheckpointNotFound
 from conduit_store.native import native
 
-__all__ = ["FORMAT", "Batch", "Manifest", "Part", "TableRecord", "find", "is_part", "newest", "numbers", "write"]
+__all__ = [
+    "FORMAT", "Batch", "Manifest", "Part", "TableRecord", "find", "held", "is_part", "newest", "numbers", "path_of",
+    "remove_unread", "sync_folder", "write",
+]  # fmt: skip
 
 FORMAT = 1
 _NAME = re.compile(r"checkpoint-(\d{6,18})\.json")
@@ -120,10 +125,71 @@ def newest(folder: Path) -> Manifest:
     Raises:
         CheckpointNotFound: there is none. CheckpointDamaged: its manifest cannot be read.
     """
+    return find(folder, newest_number(folder))
+
+
+def newest_number(folder: Path) -> int:
+    """Return the highest number of a folder's checkpoints.
+
+    Raises:
+        CheckpointNotFound: there is none.
+    """
     found = numbers(folder)
     if not found:
         raise CheckpointNotFound(f"{folder} holds no checkpoint: no file checkpoint-NNNNNN.json is there")
-    return find(folder, found[-1])
+    return found[-1]
+
+
+@contextmanager
+def held(folder: Path, number: int | None) -> Iterator[Manifest]:
+    """The newest checkpoint of a folder, or that of `number`, whose files stay while it is read.
+
+    Raises:
+        What `newest` and `find` raise.
+    """
+    while True:
+        chosen = number if number is not None else newest_number(folder)
+        try:
+            fd = os.open(path_of(folder, chosen), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            if number is None and newest_number(folder) != chosen:
+                continue  # a newer one has taken its place
+            find(folder, chosen)  # says what is wrong
+            raise
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(fd, fcntl.LOCK_SH)
+            if _names(path_of(folder, chosen), fd):
+                yield find(folder, chosen)
+                return
+        finally:
+            os.close(fd)
+
+
+def remove_unread(folder: Path, number: int) -> bool:
+    """Remove a manifest, unless somebody reads what it names."""
+    path = path_of(folder, number)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        with suppress(OSError):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        path.unlink(missing_ok=True)
+        return True
+    finally:
+        os.close(fd)
+
+
+def _names(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False
 
 
 def find(folder: Path, number: int) -> Manifest:

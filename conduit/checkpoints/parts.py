@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise MissingExtra("checkpoints are Arrow files and need pyarrow. Run `pip install pyarrow`") from error
 
-__all__ = ["KEYS", "Disk", "PartFile", "gathered", "keyed", "keyed_schema", "write_columns"]
+__all__ = ["KEYS", "ColumnFile", "Disk", "PartFile", "gathered", "keyed", "keyed_schema"]
 
 KEYS = "keys"  # tables have no column of that name
 
@@ -156,17 +156,23 @@ def _element_bytes(column: pa.Array) -> int | None:
     return None
 
 
-def write_columns(disk: Disk, name: str, columns: dict[str, Array]) -> Part:
-    """Write numbers of equal length as a file of one batch, or of none when there are no rows."""
-    arrays = [pa.array(np.ascontiguousarray(values)) for values in columns.values()]
-    fields = [pa.field(column, array.type, nullable=False) for column, array in zip(columns, arrays, strict=True)]
-    file = PartFile(disk, name, pa.schema(fields))
-    try:
-        if arrays and len(arrays[0]) > 0:
-            file.write(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), None)
-        return file.close()
-    finally:
-        file.abandon()
+class ColumnFile:
+    """A file of numbers of equal length, in as many batches as are written."""
+
+    def __init__(self, disk: Disk, name: str, kinds: dict[str, np.dtype[Any]]) -> None:
+        fields = [pa.field(column, pa.from_numpy_dtype(dtype), nullable=False) for column, dtype in kinds.items()]
+        self._schema = pa.schema(fields)
+        self._file = PartFile(disk, name, self._schema)
+
+    def write(self, columns: dict[str, Array]) -> None:
+        arrays = [pa.array(np.ascontiguousarray(columns[name])) for name in self._schema.names]
+        self._file.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema), None)
+
+    def close(self) -> Part:
+        return self._file.close()
+
+    def abandon(self) -> None:
+        self._file.abandon()
 
 
 def keyed_schema(schema: Schema) -> pa.Schema:

@@ -6,19 +6,18 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from conduit.checkpoints import manifest as manifests
-from conduit.checkpoints.index import BLOCK, SLOT_BITS, Runs, check_sum, keys_of, load, row_columns, runs_of, values_of
+from conduit.checkpoints.index import BLOCK, SLOT_BITS, Runs, are_keys_of, row_columns, runs_of
+from conduit.checkpoints.loading import load, load_columns, values_of
 from conduit.checkpoints.manifest import Manifest, Part, TableRecord
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
-from conduit_store.errors import CheckpointDamaged, LayoutMismatch
-from conduit_store.native import native
+from conduit_store.errors import CheckpointDamaged, ConduitError
 
-__all__ = ["SavedTable", "open_manifest", "read_tables", "verify"]
+__all__ = ["SavedTable", "read_tables", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +42,6 @@ class SavedTable:
         return self.record.rows_per_block
 
 
-def open_manifest(path: str | os.PathLike[str], number: int | None) -> tuple[Path, Manifest]:
-    """Return the folder and the checkpoint that is meant: the newest, or that of `number`."""
-    folder = Path(path)
-    return folder, manifests.newest(folder) if number is None else manifests.find(folder, number)
-
-
 def read_tables(folder: Path, manifest: Manifest) -> list[SavedTable]:
     """Return all tables, their index read and held against the checksums and against itself.
 
@@ -67,17 +60,24 @@ def verify(path: str | os.PathLike[str], number: int | None = None) -> Manifest:
         CheckpointNotFound: there is none. CheckpointDamaged: names the file, or the table and what of it cannot be.
 
     Example:
-        >>> conduit.checkpoints.verify("/data/run1").number
+        >>> checkpoints.verify("/data/run1").number
         3
     """
-    folder, manifest = open_manifest(path, number)
+    folder = Path(path)
+    with manifests.held(folder, number) as manifest:
+        _verify(folder, manifest)
+        return manifest
+
+
+def _verify(folder: Path, manifest: Manifest) -> None:
     for table in read_tables(folder, manifest):
+        # one piece of memory for all files: new pages would cost more than reading does
+        memory = np.empty(max((part.bytes for part in table.record.parts), default=0), np.uint8)
         for part in table.record.parts:
-            memory = load(folder, part)
+            load(folder, part, memory)
             _check_columns(table, part)
             for batch in range(len(part.batches)):
                 _check_keys(memory, part, batch)
-    return manifest
 
 
 def _check_columns(table: SavedTable, part: Part) -> None:
@@ -107,22 +107,22 @@ def _check_keys(memory: Array, part: Part, batch: int) -> None:
 def _read_table(folder: Path, record: TableRecord) -> SavedTable:
     try:
         spec = TableSpec.from_json(json.dumps(record.spec))
-    except LayoutMismatch as error:
+    except (ConduitError, AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointDamaged(f"table {record.spec.get('name')!r} of the checkpoint: {error}") from error
     if not 0 < record.rows_per_block * record.n_blocks < 1 << SLOT_BITS:
         raise CheckpointDamaged(
             f"table {spec.name!r} of the checkpoint has {record.n_blocks} blocks of {record.rows_per_block} rows"
         )
     blocks = _read_blocks(folder, record)
-    expected = keys_of(blocks[blocks["count"] > blocks["first"]], record.rows_per_block)
     names = ("keys", *record.columns)
     kinds = {"keys": np.dtype("u8"), **{name: dtype for name, (_, _, dtype) in row_columns(spec).items()}}
     unknown = [name for name in record.columns if name not in kinds]
     if unknown or len(set(names)) != len(names):
         raise CheckpointDamaged(f"{record.index.file} says {', '.join(unknown)} of each row, which is not known here")
-    columns = _columns(folder, record.index, {name: kinds[name] for name in names})
+    columns = load_columns(folder, record.index, {name: kinds[name] for name in names})
     keys = columns.pop("keys")
-    if len(keys) != record.rows or not np.array_equal(keys, expected):
+    of_rows = blocks[blocks["count"] > blocks["first"]]
+    if len(keys) != record.rows or not are_keys_of(keys, of_rows, record.rows_per_block):
         raise CheckpointDamaged(f"{record.index.file} is of other rows than {record.blocks.file}: {len(keys):,}")
     _check_rows(spec, columns)
     runs = tuple(_runs(folder, part) for part in record.parts)
@@ -142,17 +142,8 @@ def _runs(folder: Path, part: Part) -> Runs:
         raise CheckpointDamaged(f"{folder / part.file} cannot be read: {error}") from error
 
 
-def _columns(folder: Path, part: Part, kinds: dict[str, np.dtype[Any]]) -> dict[str, Array]:
-    memory = load(folder, part)
-    if not part.batches:
-        return {name: np.zeros(0, dtype) for name, dtype in kinds.items()}
-    if len(part.batches) != 1:
-        raise CheckpointDamaged(f"{part.file} has {len(part.batches)} batches, and should have one")
-    return {name: values_of(memory, part, 0, at, dtype) for at, (name, dtype) in enumerate(kinds.items())}
-
-
 def _read_blocks(folder: Path, record: TableRecord) -> Array:
-    columns = _columns(folder, record.blocks, {name: BLOCK[name] for name in BLOCK.names or ()})
+    columns = load_columns(folder, record.blocks, {name: BLOCK[name] for name in BLOCK.names or ()})
     blocks = np.zeros(len(columns["block"]), BLOCK)
     for name, values in columns.items():
         blocks[name] = values
@@ -178,7 +169,8 @@ def _read_blocks(folder: Path, record: TableRecord) -> Array:
 def _check_rows(spec: TableSpec, columns: dict[str, Array]) -> None:
     for view in spec.views:
         raw = columns.get(f"priority:{view.name}")
-        if raw is not None and not (np.isnan(raw) | ((raw >= 0) & np.isfinite(raw))).all():
+        # NaN: not known before the row's window is complete
+        if raw is not None and (np.fmin.reduce(raw, initial=0.0) < 0 or np.fmax.reduce(raw, initial=0.0) == np.inf):
             raise CheckpointDamaged(f"table {spec.name!r} of the checkpoint has priorities that cannot be")
 
 
@@ -203,26 +195,3 @@ def _check_covered(table: SavedTable) -> None:
         raise CheckpointDamaged(
             f"files of table {table.spec.name!r} lack {lacking:,} of its {int(wanted.sum()):,} rows, or have some twice"
         )
-
-
-def check_part(folder: Path, part: Part, table: native.Table | None, extents: list[tuple[int, int, int]]) -> None:
-    """Read a file, rows straight to where they belong in `table`, and hold it against its checksum.
-
-    Raises:
-        CheckpointDamaged: it is shorter, longer or other than it was written.
-    """
-    path = folder / part.file
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            size = os.fstat(fd).st_size
-            if size != part.bytes:
-                raise CheckpointDamaged(f"{path} has {size:,} bytes, and was written with {part.bytes:,}")
-            crc = native.read_part(fd, size, table, extents)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        if isinstance(error, CheckpointDamaged):
-            raise
-        raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
-    check_sum(path, crc, part)

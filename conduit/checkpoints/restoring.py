@@ -6,13 +6,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from conduit.checkpoints.index import Runs, load, places_of, row_columns, values_of
-from conduit.checkpoints.manifest import Batch, Part
-from conduit.checkpoints.reading import SavedTable, check_part, open_manifest, read_tables
+from conduit.checkpoints import manifest as manifests
+from conduit.checkpoints.index import Runs, places_of, row_columns
+from conduit.checkpoints.loading import load, read_into, values_of
+from conduit.checkpoints.manifest import Batch, Manifest, Part
+from conduit.checkpoints.reading import SavedTable, read_tables
 from conduit.checkpoints.reshaping import Changes, Shape, changed_spec, changed_state, default_rows, same_shape
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
@@ -40,7 +43,20 @@ def restore(
     progress: Progress | None,
 ) -> Store:
     """See `Store.restore`. `make(name, host_memory)`: a store that nobody can attach to yet."""
-    folder, manifest = open_manifest(path, number)
+    folder = Path(path)
+    with manifests.held(folder, number) as manifest:
+        return _restore(make, folder, manifest, name, host_memory, tables, progress)
+
+
+def _restore(
+    make: Callable[[str, int], Store],
+    folder: Path,
+    manifest: Manifest,
+    name: str | None,
+    host_memory: int | None,
+    tables: Mapping[str, Changes],
+    progress: Progress | None,
+) -> Store:
     saved = {table.spec.name: table for table in read_tables(folder, manifest)}
     for unknown in tables.keys() - saved.keys():
         raise ConfigError(
@@ -73,7 +89,7 @@ def _bytes(spec: TableSpec) -> int:
 
 def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Changes) -> Iterator[int]:
     """Make the table; yields the bytes of each file that has been read."""
-    table = store._create(spec, exist_ok=False)
+    table = store._create(spec, exist_ok=False, populate=False)
     state = changed_state(saved, spec, changes)
     if same_shape(saved, spec):
         shape = None
@@ -90,20 +106,28 @@ def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Ch
             reads = [pool.submit(_in_place, table, saved, part, runs) for part, runs in files]
         else:
             reads = [pool.submit(_one_by_one, table, saved, part, runs, shape, changes) for part, runs in files]
+        n = len(saved.keys) if shape is None else len(shape.keep)
         try:
+            if not spec.schema.ragged:  # while rows are being read
+                _put_back(table, state, blocks, rows, n)
             for part, read in zip(saved.record.parts, reads, strict=True):
                 read.result()
                 yield part.bytes
+            if spec.schema.ragged:  # the core looks at where each row ends
+                _put_back(table, state, blocks, rows, n)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    n = len(saved.keys) if shape is None else len(shape.keep)
+    table._populate()
+
+
+def _put_back(table: Table, state: dict[str, Any], blocks: Array, rows: dict[str, Array], n: int) -> None:
     arrays = {
         (part, which): np.ascontiguousarray(rows[column], dtype)
-        for column, (part, which, dtype) in row_columns(spec).items()
+        for column, (part, which, dtype) in row_columns(table.spec).items()
         if column in rows
     }
-    with _as_damage(spec):
+    with _as_damage(table.spec):
         table._native.restore(state, np.ascontiguousarray(blocks).tobytes(), n, arrays)
 
 
@@ -138,7 +162,7 @@ def _in_place(table: Table, saved: SavedTable, part: Part, runs: Runs) -> None:
                 offset, length = batch.buffers[first + 1]
                 at = block * layout.block_bytes + next(starts)
                 extents += [(offset, length, at)] if length else []
-    check_part(saved.folder, part, table._native, extents)
+    read_into(saved.folder, part, table._native, extents, table._store._data_fd)
 
 
 def _divide(table: Table, block: int, batch: Batch) -> list[int]:

@@ -177,7 +177,7 @@ void place_rows(TableCore& core, std::uint32_t column, const std::uint32_t* slot
 
 using PartExtent = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;  // offset in the file, bytes, offset in the table's rows
 
-std::uint32_t read_part(int fd, std::uint64_t bytes, const PyTable* table, const std::vector<PartExtent>& extents) {
+std::uint32_t read_part(int fd, std::uint64_t bytes, const PyTable* table, const std::vector<PartExtent>& extents, int data_fd) {
   std::vector<Extent> places;
   std::shared_ptr<TableCore> core;
   if (!extents.empty()) {
@@ -188,11 +188,19 @@ std::uint32_t read_part(int fd, std::uint64_t bytes, const PyTable* table, const
   for (const auto& [offset, size, to] : extents) {
     const std::uint64_t room = core->shared().data_bytes;
     if (offset < at || size > bytes || offset > bytes - size || size > room || to > room - size) fail(ErrorCode::damaged, "rows lie outside the file or the table, or twice in it");
-    places.push_back({offset, size, core->block_data(0) + to});
+    places.push_back({offset, size, core->shared().data_offset + to});
     at = offset + size;
   }
   nb::gil_scoped_release release;
-  return read_summed(fd, bytes, places);
+  return read_summed(fd, bytes, places, data_fd);
+}
+
+std::uint64_t rows_of(const Cut& cut, std::uint32_t table, std::size_t from, std::size_t to) {
+  const std::vector<SavedBlock>& blocks = cut.saved(table).blocks;
+  if (from > to || to > blocks.size()) fail(ErrorCode::config, "blocks %zu to %zu of %zu", from, to, blocks.size());
+  std::uint64_t rows = 0;
+  for (std::size_t k = from; k < to; ++k) rows += blocks[k].count - blocks[k].first;
+  return rows;
 }
 
 void bind_checkpoints(nb::module_& m) {
@@ -206,7 +214,7 @@ void bind_checkpoints(nb::module_& m) {
     PyBuffer_Release(&view);
     return crc;
   }, "data"_a, "crc"_a = 0);
-  m.def("read_part", &read_part, "fd"_a, "bytes"_a, "table"_a.none(), "extents"_a);
+  m.def("read_part", &read_part, "fd"_a, "bytes"_a, "table"_a.none(), "extents"_a, "data_fd"_a);
   nb::class_<Cut>(m, "Cut")
       .def("__init__", [](Cut* self, const PyAttachment& attachment, const std::vector<const PyTable*>& tables) {
         std::vector<std::shared_ptr<TableCore>> cores;
@@ -225,23 +233,22 @@ void bind_checkpoints(nb::module_& m) {
       }, "table"_a)
       .def("rows", &Cut::rows, "table"_a)
       .def("keeps", [](const Cut& c, std::uint32_t i, std::uint32_t part, std::uint32_t which) { return c.keeps(i, static_cast<RowPart>(part), which); }, "table"_a, "part"_a, "which"_a)
-      .def("fill", [](const Cut& c, std::uint32_t i, std::uint32_t part, std::uint32_t which, nb::object out) {
+      // One number of each row of blocks [from, to), as numbered in `blocks`; and a column of them.
+      .def("fill", [](const Cut& c, std::uint32_t i, std::uint32_t part, std::uint32_t which, std::size_t from, std::size_t to, nb::object out) {
         if (!c.keeps(i, static_cast<RowPart>(part), which)) fail(ErrorCode::config, "table '%s' keeps no such number of each row", c.core(i).shared().name);
-        const Room room(out, c.rows(i) * bytes_of(static_cast<RowPart>(part)));
+        const Room room(out, rows_of(c, i, from, to) * bytes_of(static_cast<RowPart>(part)));
         nb::gil_scoped_release release;
-        c.fill(i, static_cast<RowPart>(part), which, room.at());
-      }, "table"_a, "part"_a, "which"_a, "out"_a)
-      // Rows of blocks [from, to), as numbered in `blocks`.
+        c.fill(i, static_cast<RowPart>(part), which, from, to, room.at());
+      }, "table"_a, "part"_a, "which"_a, "from_"_a, "to"_a, "out"_a)
       .def("gather", [](const Cut& c, std::uint32_t i, std::uint32_t column, std::size_t from, std::size_t to, nb::object out) {
-        const std::vector<SavedBlock>& blocks = c.saved(i).blocks;
-        if (column >= c.core(i).shared().n_columns || from > to || to > blocks.size()) fail(ErrorCode::config, "column %u of blocks %zu to %zu", column, from, to);
-        std::uint64_t rows = 0;
-        for (std::size_t k = from; k < to; ++k) rows += blocks[k].count - blocks[k].first;
-        const Room room(out, rows * c.core(i).columns()[column].row_bytes);
+        if (column >= c.core(i).shared().n_columns) fail(ErrorCode::config, "column %u", column);
+        const Room room(out, rows_of(c, i, from, to) * c.core(i).columns()[column].row_bytes);
         nb::gil_scoped_release release;
         c.gather(i, column, from, to, room.at());
       }, "table"_a, "column"_a, "from_"_a, "to"_a, "out"_a)
       .def("address", [](const Cut& c, std::uint32_t i, std::uint32_t block) { return reinterpret_cast<std::uint64_t>(c.core(i).block_data(block)); }, "table"_a, "block"_a)
+      // How long the locks of all tables were held.
+      .def_prop_ro("locked_ns", &Cut::locked_ns)
       // Where in the block the parts of its values begin.
       .def("starts", [](const Cut& c, std::uint32_t i, std::uint32_t block) {
         const RaggedBlocks& ragged = c.core(i).ragged();

@@ -29,38 +29,80 @@ Cut::Cut(std::shared_ptr<Process> process, std::vector<std::shared_ptr<TableCore
   for (auto& core : tables) tables_.push_back({std::move(core), {}, {}});
   take_claim();
   try {
-    // What can be done before the locks are taken is: folding what is due, and touching the memory that is copied into.
-    for (OfTable& table : tables_) {
-      TableCore& core = *table.core;
-      const std::size_t slots = std::size_t{core.t_.n_blocks} * core.t_.rows_per_block;
-      for (std::uint32_t v = 0; v < core.n_views(); ++v) {
-        if (core.views_[v].prioritized()) table.copies.raw[v].resize(slots);
-        if (core.views_[v].marked()) table.copies.marks[v].resize(slots);
-      }
-      if (core.uses_ != nullptr) table.copies.uses.resize(slots);
-      if (core.queue_) table.copies.words.resize(slots * core.queue_->state().groups);
-      table.saved.blocks.reserve(core.t_.n_blocks);
-      IndexLock lock(core);
-      core.fold();
-    }
-    std::vector<std::unique_ptr<IndexLock>> locks;
-    for (OfTable& table : tables_) locks.push_back(std::make_unique<IndexLock>(*table.core));
-    FAILPOINT(cut_locked);
-    fold_all();
-    for (OfTable& table : tables_) copy(table);
-    for (OfTable& table : tables_) {
-      Hold& hold = table.core->t_.hold;
-      hold.low.store(~std::uint64_t{0}, std::memory_order_relaxed);  // none, while the other three change
-      hold.process = process_->slot();
-      hold.claim = process_->claim();
-      hold.high = table.saved.births;
-      hold.low.store(1, std::memory_order_release);
-    }
-    FAILPOINT(cut_held);
+    for (OfTable& table : tables_) prepare(table);
+    take(false);
+    FAILPOINT(cut_copying);
+    for (OfTable& table : tables_) copy_priorities(table);
+    if (!finish_priorities()) take(true);
   } catch (...) {
     close();
     throw;
   }
+}
+
+// What can be done before the locks are taken: folding what is due, and touching the memory that is copied into.
+void Cut::prepare(OfTable& table) const {
+  TableCore& core = *table.core;
+  const std::size_t slots = std::size_t{core.t_.n_blocks} * core.t_.rows_per_block;
+  for (std::uint32_t v = 0; v < core.n_views(); ++v) {
+    if (core.views_[v].prioritized()) table.copies.raw[v].resize(slots);
+    if (core.views_[v].marked()) table.copies.marks[v].resize(slots);
+  }
+  if (core.uses_ != nullptr) table.copies.uses.resize(slots);
+  if (core.queue_) table.copies.words.resize(slots * core.queue_->state().groups);
+  table.saved.blocks.reserve(core.t_.n_blocks);
+  IndexLock lock(core);
+  core.fold();
+}
+
+void Cut::take(bool copy_all) {
+  std::vector<std::unique_ptr<IndexLock>> locks;
+  for (OfTable& table : tables_) locks.push_back(std::make_unique<IndexLock>(*table.core));
+  const std::uint64_t began = now_ns();
+  FAILPOINT(cut_locked);
+  fold_all();
+  for (OfTable& table : tables_) copy(table, copy_all);
+  for (OfTable& table : tables_) {
+    Hold& hold = table.core->t_.hold;
+    hold.low.store(~std::uint64_t{0}, std::memory_order_relaxed);  // none, while the other three change
+    hold.process = process_->slot();
+    hold.claim = process_->claim();
+    hold.high = table.saved.births;
+    hold.low.store(1, std::memory_order_release);
+    UndoLog& undo = table.core->t_.undo;
+    undo.used = 0;
+    undo.on = !copy_all && table.core->t_.undo_offset != 0;
+  }
+  FAILPOINT(cut_held);
+  locked_ns_ = std::max(locked_ns_, now_ns() - began);
+}
+
+// Without the lock: a priority that changes meanwhile is read as it was or as it is, and put right from the log.
+void Cut::copy_priorities(OfTable& table) const {
+  for (std::uint32_t v = 0; v < table.core->n_views(); ++v) {
+    std::vector<float>& to = table.copies.raw[v];
+    for (std::size_t slot = 0; slot < to.size(); ++slot) to[slot] = table.core->views_[v].raw(static_cast<std::uint32_t>(slot));
+  }
+}
+
+// False: some table's priorities were changed too often.
+bool Cut::finish_priorities() {
+  bool whole = true;
+  for (OfTable& table : tables_) {
+    Table& t = table.core->t_;
+    if (t.undo_offset == 0) continue;
+    std::vector<Undo> log;
+    {
+      IndexLock lock(*table.core);
+      const Undo* entries = process_->segments().control_at<Undo>(t.undo_offset);
+      whole = whole && t.undo.on != 0 && t.undo.used <= kUndos;
+      log.assign(entries, entries + std::min(t.undo.used, kUndos));
+      t.undo.on = 0;
+    }
+    // Newest first: what stays is the oldest value, that of the cut.
+    for (auto entry = log.rbegin(); entry != log.rend(); ++entry) table.copies.raw[entry->view][entry->slot] = entry->raw;
+  }
+  return whole;
 }
 
 // One checkpoint of a store at a time: there is one hold a table.
@@ -92,10 +134,13 @@ void Cut::fold_all() {
   }
 }
 
-void Cut::copy(OfTable& table) const {
+void Cut::copy(OfTable& table, bool copy_all) const {
   const TableCore& core = *table.core;
   const Table& t = core.t_;
   SavedTable& s = table.saved;
+  s.blocks.clear();
+  s.streams.clear();
+  s.rows = 0;
   s.settings = core.settings();
   s.births = t.births;
   s.writers = t.writers.load(std::memory_order_relaxed);
@@ -131,7 +176,7 @@ void Cut::copy(OfTable& table) const {
     const View& view = t.views[v];
     s.epochs[v] = view.epoch;
     s.batches[v] = view.batches;
-    if (core.views_[v].prioritized()) copy_words(process_->segments().control_at<float>(view.raw_offset), table.copies.raw[v]);
+    if (copy_all && core.views_[v].prioritized()) copy_words(process_->segments().control_at<float>(view.raw_offset), table.copies.raw[v]);
     if (core.views_[v].marked()) copy_words(process_->segments().control_at<std::uint32_t>(view.drawn_offset), table.copies.marks[v]);
   }
   if (core.uses_ != nullptr) copy_words(core.uses_, table.copies.uses);
@@ -167,15 +212,16 @@ bool Cut::keeps(std::uint32_t i, RowPart part, std::uint32_t which) const {
   return false;
 }
 
-void Cut::fill(std::uint32_t i, RowPart part, std::uint32_t which, std::byte* out) const {
+void Cut::fill(std::uint32_t i, RowPart part, std::uint32_t which, std::size_t from, std::size_t to, std::byte* out) const {
   const OfTable& table = tables_[i];
   const TableCore& core = *table.core;
   const std::uint32_t rows_per_block = core.t_.rows_per_block;
   const std::uint64_t slots = std::uint64_t{rows_per_block} * core.t_.n_blocks;
   const auto each = [&](auto value) {
-    auto* to = reinterpret_cast<decltype(value(std::uint32_t{}))*>(out);
-    for (const SavedBlock& block : table.saved.blocks) {
-      for (std::uint32_t row = block.first; row < block.count; ++row) *to++ = value(block.block * rows_per_block + row);
+    auto* at = reinterpret_cast<decltype(value(std::uint32_t{}))*>(out);
+    for (std::size_t k = from; k < to; ++k) {
+      const SavedBlock& block = table.saved.blocks[k];
+      for (std::uint32_t row = block.first; row < block.count; ++row) *at++ = value(block.block * rows_per_block + row);
     }
   };
   switch (part) {

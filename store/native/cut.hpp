@@ -1,10 +1,13 @@
 // Checkpoints: one moment of a store's tables, and what puts a table back.
 //
 // A cut is taken under the index locks of all tables, in their order: every row published until then is folded, and what may
-// change afterwards is copied: blocks' counts, settings, priorities, marks, counts of uses, delivery words. What cannot change
-// while a block is not reused (the rows' bytes, links, step numbers, stamps, flags) is read afterwards, without a lock:
-// until it has been written a *hold* (see Hold in layout.hpp) keeps the blocks of the cut from being reused. Writers and
-// readers go on; rows may be evicted meanwhile. The pause is a fold and a copy of 4 bytes a row and prioritized view.
+// change afterwards is copied: blocks' counts, settings, marks, counts of uses, delivery words. What cannot change while a
+// block is not reused (the rows' bytes, links, step numbers, stamps, flags) is read afterwards, without a lock: until it has
+// been written a *hold* (see Hold in layout.hpp) keeps the blocks of the cut from being reused. Writers and readers go on;
+// rows may be evicted meanwhile.
+// Priorities are most of what can change, and are copied after the locks as well: whoever changes one until that is done
+// first notes what it was (see UndoLog), and the copy is then taken back to what it should be. Where more change than are
+// remembered, another cut is taken, with the copy under the locks.
 #pragma once
 
 #include <cstddef>
@@ -79,15 +82,18 @@ class Cut {
   std::uint64_t rows(std::uint32_t table) const { return tables_[table].saved.rows; }
   TableCore& core(std::uint32_t table) const { return *tables_[table].core; }
   std::size_t size() const { return tables_.size(); }
-  // One number of each row, in order; `which`: of the view or consumer group. Before any block of the table is let go.
+  // One number of each row of blocks [from, to), as numbered in `saved`; `which`: of the view or consumer group. Before they are
+  // let go.
   bool keeps(std::uint32_t table, RowPart part, std::uint32_t which) const;
-  void fill(std::uint32_t table, RowPart part, std::uint32_t which, std::byte* out) const;
-  // One column of the rows of blocks [from, to), as numbered in `saved`. Before they are let go.
+  void fill(std::uint32_t table, RowPart part, std::uint32_t which, std::size_t from, std::size_t to, std::byte* out) const;
+  // One column of them.
   void gather(std::uint32_t table, std::uint32_t column, std::size_t from, std::size_t to, std::byte* out) const;
   // Every block born until then has been written: it may be reused.
   void written(std::uint32_t table, std::uint64_t birth);
   // Lets go of all. Idempotent.
   void close();
+  // How long the locks of all tables were held.
+  std::uint64_t locked_ns() const { return locked_ns_; }
 
  private:
   struct Copies {
@@ -101,11 +107,16 @@ class Cut {
   };
   void take_claim();
   void fold_all();
-  void copy(OfTable& table) const;
+  void prepare(OfTable& table) const;
+  void take(bool copy_all);
+  void copy(OfTable& table, bool copy_all) const;
+  void copy_priorities(OfTable& table) const;
+  bool finish_priorities();
 
   std::shared_ptr<Process> process_;
   std::vector<OfTable> tables_;
   std::uint64_t claim_ = 0;  // of the header's word
+  std::uint64_t locked_ns_ = 0;
   std::uint32_t forks_ = 0;
 };
 

@@ -26,7 +26,7 @@ namespace conduit {
   X(update_locked) X(update_done) X(rewritten)                                                                    \
   X(reader_entered) X(draw_locked) X(draw_done) X(gather_begin) X(gather_measure) X(gather_column) X(gather_end) X(reader_left)     \
   X(pin_locked) X(pin_written) X(pin_released) X(clear_begin) X(clear_end) X(recover_begin) X(recover_end)        \
-  X(wait_rows) X(wait_space) X(cut_locked) X(cut_held) X(cut_released)                                            \
+  X(wait_rows) X(wait_space) X(cut_locked) X(cut_held) X(cut_copying) X(cut_released)                                            \
   X(draw_marked) X(draw_unmarked) X(draw_undone) X(epoch_marked) X(epoch_counted) X(epoch_leaves) X(epoch_done)  \
   X(remove_chosen) X(remove_done) X(victim_written) \
   X(queue_reserved) X(queue_written) X(queue_locked) X(queue_noted) X(queue_halfway) X(queue_published)          \

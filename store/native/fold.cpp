@@ -107,7 +107,7 @@ void TableCore::make_ready(ViewIndex& view, const std::vector<std::uint32_t>& sl
         float value = view.raw(slot);
         if (std::isnan(value)) {
           value = largest >= 0.0f ? largest : 1.0f;
-          view.set_raw(slot, value);
+          view.change_raw(slot, value);
           FAILPOINT(tree_raw_written);
         }
         largest = std::max(largest, value);

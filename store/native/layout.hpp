@@ -30,6 +30,7 @@ inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
 inline constexpr std::uint32_t kSpans = 32'768;
 inline constexpr std::uint32_t kGroups = 8;       // consumer groups of one queue
 inline constexpr std::uint32_t kLeases = 4096;    // deliveries of one queue that are out at a time
+inline constexpr std::uint32_t kUndos = 16'384;  // changes of priorities that are remembered while a checkpoint copies them
 inline constexpr std::uint32_t kStreams = 512;    // random streams of one table whose delivered batches are counted
 
 // Row key: 36-bit generation of the block above a 28-bit slot. Slot = block * rows_per_block + row.
@@ -298,6 +299,17 @@ struct Hold {
   std::uint64_t high;
 };
 
+// What a raw priority was before it was changed; see cut.hpp. Both under the index lock: `on` while a checkpoint copies
+// priorities, `used` changes since then, of which kUndos are kept. Crash of the checkpoint's process: `on` stays, which costs
+// the others a store for each of the first kUndos changes; the next checkpoint begins anew.
+struct Undo {
+  std::uint32_t view, slot;
+  float raw;
+};
+struct UndoLog {
+  std::uint32_t on, used;
+};
+
 // How many batches of one random stream and view have been delivered, for checkpoints; `first` is where a restored stream goes
 // on. An entry is taken once, by CAS on `name`, and never given back. Crash: a batch that was delivered is not counted.
 struct StreamCount {
@@ -330,6 +342,7 @@ struct alignas(64) Table {
   std::uint64_t uses_offset;      // uint32[slots], 0 when deliveries are not counted
   std::uint64_t readings_offset;  // Readings[max_processes]
   std::uint64_t tallies_offset;   // Tally[max_processes], 0 without kSampleToInsert
+  std::uint64_t undo_offset;      // Undo[kUndos], 0 when no view is prioritized
   std::uint64_t queue_offset;     // QueueState; 0 when the table is no queue
   std::uint64_t end_offset;       // first byte of the control heap after this table
   std::uint64_t data_offset, data_bytes;  // in the data segment
@@ -356,6 +369,7 @@ struct alignas(64) Table {
   std::uint64_t births;
   std::uint64_t live_steps;       // folded, and neither evicted nor used up
   Hold hold;
+  UndoLog undo;
   std::atomic<std::uint32_t> publications_used;  // entries valid; 0 when no append is half published
   Publication publications[kPublications];
   alignas(64) std::atomic<std::uint32_t> journal_used;  // entries valid; 0 when the tree is consistent

@@ -1,4 +1,4 @@
-// Reading a file of a checkpoint: every byte once, in order, summed as it comes, some of it straight to where it belongs.
+// Reading a file of a checkpoint: every byte once, in order, summed as it comes, some of it on to where it belongs.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +7,13 @@
 
 namespace conduit {
 
-// `bytes` bytes from `offset` of the file on go to `to`.
+// `bytes` bytes from `offset` of the file on belong at `to` of the other one.
 struct Extent {
-  std::uint64_t offset, bytes;
-  std::byte* to;
+  std::uint64_t offset, bytes, to;
 };
 
-// CRC-32C of the first `bytes` bytes of the file. `extents`: in order, apart from each other, inside the file. Throws damaged
-// where the file is shorter or cannot be read.
-std::uint32_t read_summed(int fd, std::uint64_t bytes, const std::vector<Extent>& extents);
+// CRC-32C of the first `bytes` bytes of the file. `extents`: in order, apart from each other, inside the file; they are written
+// into `to_fd`. Throws damaged where the file is shorter or cannot be read, memory where `to_fd` cannot be written.
+std::uint32_t read_summed(int fd, std::uint64_t bytes, const std::vector<Extent>& extents, int to_fd);
 
 }  // namespace conduit

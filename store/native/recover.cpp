@@ -72,7 +72,7 @@ void TableCore::recover_leaves(ViewIndex& view, const std::vector<LineRange>& ot
       const bool gone = block.state.load(std::memory_order_relaxed) != kOpen ||
                         slot % t_.rows_per_block < block.evicted.load(std::memory_order_relaxed) || used_up(slot);
       if (gone || (view.shared().steps_before > 0 && view.ready(slot) && !begins(view.shared(), slot))) view.set_ready(slot, false);
-      if (view.prioritized() && view.ready(slot) && !(view.raw(slot) >= 0.0f)) view.set_raw(slot, 1.0f);
+      if (view.prioritized() && view.ready(slot) && !(view.raw(slot) >= 0.0f)) view.change_raw(slot, 1.0f);
       view.leaves()[slot] = view.leaf_of(slot);
     }
   }

@@ -145,14 +145,13 @@ void TableCore::restore(const SavedTable& s) {
     views_[v].shared().epoch = std::max(s.epochs[v], std::uint32_t{1});
     views_[v].shared().batches = s.batches[v];
   }
-  const auto recover_all = [&] {
-    for (ViewIndex& view : views_) view.shared().rebuild = 1;
-    recover();
-  };
   if (queue_) queue_->restore(s);
-  recover_all();  // the lists
-  fold();         // links, readiness
-  recover_all();  // leaves of rows that have been drawn or used up
+  recover();  // the lists
+  fold();     // links, readiness, leaves
+  if (uses_ != nullptr || std::any_of(views_.begin(), views_.end(), [](const ViewIndex& view) { return view.marked(); })) {
+    for (ViewIndex& view : views_) view.shared().rebuild = 1;
+    recover();  // rows that have been drawn in this epoch, or used up, have none
+  }
   for (std::uint32_t b = 0; t_.links != 0 && b < t_.n_blocks; ++b) {  // writers are gone
     if (blocks_[b].state.load(std::memory_order_relaxed) == kOpen) finish_chains(b);
   }

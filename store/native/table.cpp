@@ -66,6 +66,8 @@ void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t a
   t.uses_offset = spec.counts_uses ? take(slots * sizeof(std::uint32_t)) : 0;
   t.readings_offset = take(max_processes * sizeof(Readings));
   t.tallies_offset = spec.limiter == kSampleToInsert ? take(max_processes * sizeof(Tally)) : 0;
+  const bool prioritized_any = std::any_of(spec.views.begin(), spec.views.end(), [](const ViewSpec& view) { return view.prioritized; });
+  t.undo_offset = prioritized_any ? take(kUndos * sizeof(Undo)) : 0;
   t.queue_offset = spec.queue.groups > 0 ? take(QueueIndex::bytes(spec.queue.groups, spec.n_blocks, slots)) : 0;
   t.end_offset = round_up(at, kPage);
 }
@@ -307,7 +309,7 @@ UpdateCount TableCore::update(std::uint32_t v, const std::uint64_t* keys, const 
         const std::uint32_t slot = slots[i - start];
         if (slot == kNoRow) continue;
         const float before = view.ready(slot) ? view.raw(slot) : -1.0f;
-        view.set_raw(slot, priorities[i]);
+        view.change_raw(slot, priorities[i]);
         FAILPOINT(tree_raw_written);
         if (!view.ready(slot)) continue;  // its leaf waits for its successor
         const double mass = view.drawn(slot) ? 0.0 : leaf[i - start];

@@ -19,7 +19,15 @@ ViewIndex::ViewIndex(const Segments& segments, Table& table, std::uint32_t numbe
   if (!prioritized()) return;
   Extremes* extremes[kTreeLevels];
   for (std::uint32_t k = 0; k < table.extreme_levels; ++k) extremes[k] = segments.control_at<Extremes>(v_->extreme_offset[k]);
+  undos_ = segments.control_at<Undo>(table.undo_offset);
   extremes_ = ExtremeTree(raw_, flags_, ready_, slots_, extremes, table.extreme_size, table.extreme_levels);
+}
+
+void ViewIndex::note_raw(std::uint32_t slot) const {
+  UndoLog& undo = t_->undo;
+  if (undo.used < kUndos) undos_[undo.used] = {number_, slot, raw(slot)};
+  undo.used = std::min(undo.used, kUndos) + 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // before the change itself, also if we die in between; see journal()
 }
 
 void ViewIndex::masses(const float* raw, double* out, std::uint32_t n) const {

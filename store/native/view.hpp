@@ -41,6 +41,11 @@ class ViewIndex {
   bool ready(std::uint32_t slot) const { return (std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed) & ready_) != 0; }
   float raw(std::uint32_t slot) const { return std::atomic_ref(raw_[slot]).load(std::memory_order_relaxed); }
   void set_raw(std::uint32_t slot, float value) const { std::atomic_ref(raw_[slot]).store(value, std::memory_order_relaxed); }
+  // Of a row that is published: under the index lock. What it was is noted while a checkpoint copies priorities.
+  void change_raw(std::uint32_t slot, float value) const {
+    if (t_->undo.on != 0) note_raw(slot);
+    set_raw(slot, value);
+  }
   // Marks of draws without replacement. A new row's is 0, written by its writer before publication.
   bool marked() const { return marks_ != nullptr; }
   bool drawn(std::uint32_t slot) const { return marked() && mark(slot) == v_->epoch; }
@@ -91,8 +96,11 @@ class ViewIndex {
   void new_era() const;
 
  private:
+  void note_raw(std::uint32_t slot) const;
+
   Table* t_ = nullptr;
   View* v_ = nullptr;
+  Undo* undos_ = nullptr;
   std::uint32_t number_ = 0;
   std::uint8_t* flags_ = nullptr;
   float* raw_ = nullptr;

@@ -49,7 +49,7 @@ ROLES_AT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pin_locked", "pin_written", "pin_released"), ("reader",)),
     **dict.fromkeys(("clear_begin", "clear_end"), ("cleaner",)),
     **dict.fromkeys(("recover_begin", "recover_end"), ("extend", "episodes", "sampler", "updater", "reader")),
-    **dict.fromkeys(("cut_locked", "cut_held", "cut_released"), ("saver",)),
+    **dict.fromkeys(("cut_locked", "cut_held", "cut_copying", "cut_released"), ("saver",)),
     "wait_rows": ("sampler",),
     **dict.fromkeys(("wait_space",), WRITING),
     "evict_bereft": ("episodes", "fragments", "vector", *_READING),
@@ -97,7 +97,7 @@ LOCK_FREE = frozenset(
         *("append_row_written", "append_before_publish", "append_published", "append_sealed", "append_released"),
         *("append_values_written", "reader_entered", "gather_begin", "gather_column", "gather_end", "reader_left"),
         *("gather_measure", "pin_released", "wait_rows", "wait_space", "wait_limiter", "draw_undone"),
-        *("limiter_delivered", "limiter_returned", "cut_released"),
+        *("limiter_delivered", "limiter_returned", "cut_copying", "cut_released"),
         *("announce_begin", "announce_cleared", "announce_signalled"),
         *("queue_written", "lease_copied", "ack_left"),
     )

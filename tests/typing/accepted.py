@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 import conduit
-from conduit import limiters, samplers, windows
+from conduit import checkpoints, limiters, samplers, windows
 
 schema = conduit.Schema.from_example({"obs": np.zeros(4, np.float32), "action": 0})
 
@@ -57,3 +57,11 @@ try:
     conduit.Store.attach("run1", read_only=True, timeout=1.0).close()
 except conduit.StoreNotFound as error:
     assert_type(str(error), str)
+
+with conduit.Store.attach("run1") as live:
+    info = live.checkpoint("/data/run1", keep=3, progress=print)
+    assert_type(info.locked_s, float)
+changes = {"replay": checkpoints.Changes(max_size=10, limiter=None)}
+with conduit.Store.restore("/data/run1", "run2", "4GiB", tables=changes, number=info.number) as restored:
+    assert_type(restored, conduit.Store)
+assert_type(checkpoints.verify("/data/run1").files, set[str])

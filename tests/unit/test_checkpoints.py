@@ -144,6 +144,24 @@ def test_older_ones_are_kept_as_asked(tmp_path: Path) -> None:
         assert {p.name for p in tmp_path.iterdir()} == named | {"checkpoint-000006.json"}
 
 
+def test_what_is_being_read_stays(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        table = filled(store, 50)
+        store.checkpoint(tmp_path)
+        table.extend({"x": np.arange(50, 70)})
+
+        def save(done: int, total: int) -> None:
+            store.checkpoint(tmp_path)
+            assert len(list(tmp_path.glob("*.json"))) == 2
+
+        with Store.restore(tmp_path, "again", "16MiB", progress=save) as again:
+            assert len(again["t"]) == 50
+        store.checkpoint(tmp_path)
+        assert len(list(tmp_path.glob("*.json"))) == 1
+        with restored(tmp_path) as again:
+            assert len(again["t"]) == 70
+
+
 def test_progress_ends_at_all(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     with fresh_store() as store:
