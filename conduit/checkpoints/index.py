@@ -17,9 +17,10 @@ from conduit_store.arrays import Array
 from conduit_store.errors import CheckpointDamaged
 from conduit_store.schema import Schema
 
-__all__ = ["BLOCK", "SLOT_BITS", "Runs", "are_keys_of", "keys_of", "places_of", "row_columns", "runs_of"]
+__all__ = ["BLOCK", "NUMBERS", "SLOT_BITS", "Runs", "are_keys_of", "keys_of", "places_of", "row_columns", "runs_of"]
 
 SLOT_BITS = 28
+NUMBERS = "column:"  # mutable columns by their names; in the files of rows they may be older
 _MANY_ROWS = 64  # of a block, from which on it pays to look at blocks one by one
 _MANY_KEYS = 1 << 16  # that fit in a cache
 # One block, as the core has it (cut.hpp, SavedBlock): rows [first, count) are in; birth 0: it is free.
@@ -27,11 +28,11 @@ BLOCK = np.dtype(
     [("block", "u4"), ("first", "u4"), ("count", "u4"), ("sealed", "u4"), ("generation", "u8"), ("birth", "u8"),
      ("writer", "u8")]
 )  # fmt: skip
-_FLAGS, _PREVIOUS, _STEP, _RAW, _MARK, _USES, _WORD, _STAMP = range(8)  # RowPart of the core
+_FLAGS, _PREVIOUS, _STEP, _RAW, _MARK, _USES, _WORD, _STAMP, _NUMBER = range(9)  # RowPart of the core
 
 
 def row_columns(spec: TableSpec) -> dict[str, tuple[int, int, np.dtype[Any]]]:
-    """Return what may be saved of each row: name -> (the core's number, of which view or consumer, dtype)."""
+    """Return what may be saved of each row: name -> (the core's number, of which view, consumer or column, dtype)."""
     columns: dict[str, tuple[int, int, np.dtype[Any]]] = {
         "flags": (_FLAGS, 0, np.dtype("u1")),
         "previous": (_PREVIOUS, 0, np.dtype("u4")),
@@ -44,6 +45,10 @@ def row_columns(spec: TableSpec) -> dict[str, tuple[int, int, np.dtype[Any]]]:
         columns[f"epoch:{view.name}"] = (_MARK, view.index, np.dtype("u4"))
     for number, consumer in enumerate(spec.queue.consumers if spec.queue is not None else ()):
         columns[f"delivery:{consumer}"] = (_WORD, number, np.dtype("u4"))
+    for number, column in enumerate(spec.schema.columns):
+        if column.mutable:
+            plain = {"b": np.dtype("u1"), "M": np.dtype("i8"), "m": np.dtype("i8")}.get(column.dtype.kind, column.dtype)
+            columns[f"{NUMBERS}{column.name}"] = (_NUMBER, number, plain)
     return columns
 
 

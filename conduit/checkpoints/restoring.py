@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conduit.checkpoints import manifest as manifests
-from conduit.checkpoints.index import Runs, places_of, row_columns
+from conduit.checkpoints.index import NUMBERS, SLOT_BITS, Runs, places_of, row_columns
 from conduit.checkpoints.loading import load, read_into, values_of
 from conduit.checkpoints.manifest import Batch, Manifest, Part
 from conduit.checkpoints.reading import SavedTable, read_tables
@@ -118,7 +118,21 @@ def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Ch
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    _put_numbers(table, saved, rows, shape)
     table._populate()
+
+
+def _put_numbers(table: Table, saved: SavedTable, rows: dict[str, Array], shape: Shape | None) -> None:
+    """Mutable columns as they were at the cut: what the files of rows have of them may be older, or newer."""
+    slots = saved.keys & np.uint64((1 << SLOT_BITS) - 1) if shape is None else np.arange(len(shape.keep))
+    for number, column in enumerate(table.schema.columns):
+        values = rows.get(f"{NUMBERS}{column.name}")
+        if values is None:
+            continue
+        numbers = values.view(saved.spec.schema.column(column.name).dtype).astype(column.dtype)
+        n = len(numbers)
+        plain = numbers.view(np.int64) if column.dtype.kind in "mM" else numbers
+        table._native.place(number, np.ascontiguousarray(slots, np.uint32), np.ascontiguousarray(plain), n)
 
 
 def _put_back(table: Table, state: dict[str, Any], blocks: Array, rows: dict[str, Array], n: int) -> None:

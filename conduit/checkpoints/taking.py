@@ -52,12 +52,6 @@ def take(
     if store.read_only:
         raise ReadOnlyStore(f"store {store.name!r} is attached read-only: attach with read_only=False to checkpoint it")
     tables = [store._table(name) for name in (store.tables() if names is None else dict.fromkeys(names))]
-    for table in tables:
-        if unsaved := [column.name for column in table.schema.columns if column.mutable]:
-            raise CheckpointError(
-                f"table {table.name!r} has mutable column {', '.join(unsaved)}: checkpoints do not save such yet. "
-                "Name the other tables in `tables`"
-            )
     folder = Path(path)
     began = time.monotonic()
     try:

@@ -116,7 +116,8 @@ class TableWork:
         address = self._cut.address(self._number, int(block["block"]))
         span = int(block["first"]), int(block["count"])
         starts = self._cut.starts(self._number, int(block["block"]))
-        return arrow.block_to_arrow(self._table.schema, self._table._layout, address, *span, self._cut, starts)
+        schema, layout = self._table.schema, self._table._layout
+        return arrow.block_to_arrow(schema, layout, address, *span, self._cut, starts, shared=True)
 
     def _close_part(self) -> None:
         assert self._part is not None

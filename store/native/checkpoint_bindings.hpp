@@ -236,7 +236,7 @@ void bind_checkpoints(nb::module_& m) {
       // One number of each row of blocks [from, to), as numbered in `blocks`; and a column of them.
       .def("fill", [](const Cut& c, std::uint32_t i, std::uint32_t part, std::uint32_t which, std::size_t from, std::size_t to, nb::object out) {
         if (!c.keeps(i, static_cast<RowPart>(part), which)) fail(ErrorCode::config, "table '%s' keeps no such number of each row", c.core(i).shared().name);
-        const Room room(out, rows_of(c, i, from, to) * bytes_of(static_cast<RowPart>(part)));
+        const Room room(out, rows_of(c, i, from, to) * c.width(i, static_cast<RowPart>(part), which));
         nb::gil_scoped_release release;
         c.fill(i, static_cast<RowPart>(part), which, from, to, room.at());
       }, "table"_a, "part"_a, "which"_a, "from_"_a, "to"_a, "out"_a)

@@ -7,6 +7,7 @@
 #include "error.hpp"
 #include "failpoints.hpp"
 #include "queue.hpp"
+#include "scalars.hpp"
 
 namespace conduit {
 namespace {
@@ -50,6 +51,10 @@ void Cut::prepare(OfTable& table) const {
   }
   if (core.uses_ != nullptr) table.copies.uses.resize(slots);
   if (core.queue_) table.copies.words.resize(slots * core.queue_->state().groups);
+  table.copies.numbers.resize(core.t_.n_columns);
+  for (std::uint32_t c = 0; c < core.t_.n_columns; ++c) {
+    if (core.columns()[c].changes != 0) table.copies.numbers[c].resize(slots * core.columns()[c].row_bytes);
+  }
   table.saved.blocks.reserve(core.t_.n_blocks);
   IndexLock lock(core);
   core.fold();
@@ -180,6 +185,15 @@ void Cut::copy(OfTable& table, bool copy_all) const {
     if (core.views_[v].marked()) copy_words(process_->segments().control_at<std::uint32_t>(view.drawn_offset), table.copies.marks[v]);
   }
   if (core.uses_ != nullptr) copy_words(core.uses_, table.copies.uses);
+  for (std::uint32_t c = 0; c < t.n_columns; ++c) {
+    const Column& column = core.columns()[c];
+    std::vector<std::byte>& to = table.copies.numbers[c];
+    for (const SavedBlock& block : s.blocks) {
+      if (to.empty()) break;
+      const std::uint64_t first = (std::uint64_t{block.block} * t.rows_per_block + block.first) * column.row_bytes;
+      copy_scalars(core.block_data(block.block) + column.block_offset + block.first * column.row_bytes, block.count - block.first, column.row_bytes, to.data() + first);
+    }
+  }
   for (const StreamCount& count : t.stream_counts) {
     const std::uint64_t name = count.name.load(std::memory_order_acquire);
     if (name != 0) s.streams.push_back({static_cast<std::uint32_t>(name >> 32) - 1, static_cast<std::uint32_t>(name), count.delivered.load(std::memory_order_relaxed)});
@@ -196,6 +210,10 @@ void Cut::copy(OfTable& table, bool copy_all) const {
   std::copy_n(q.counters, kGroups, s.queue.counters);
 }
 
+std::uint64_t Cut::width(std::uint32_t i, RowPart part, std::uint32_t which) const {
+  return part == RowPart::number ? tables_[i].core->columns()[which].row_bytes : bytes_of(part);
+}
+
 bool Cut::keeps(std::uint32_t i, RowPart part, std::uint32_t which) const {
   const OfTable& table = tables_[i];
   const TableCore& core = *table.core;
@@ -208,6 +226,7 @@ bool Cut::keeps(std::uint32_t i, RowPart part, std::uint32_t which) const {
     case RowPart::uses: return core.uses_ != nullptr;
     case RowPart::word: return core.queue_ && which < core.queue_->q_.groups;
     case RowPart::stamp: return core.queue_ != nullptr;
+    case RowPart::number: return which < core.t_.n_columns && !table.copies.numbers[which].empty();
   }
   return false;
 }
@@ -236,6 +255,16 @@ void Cut::fill(std::uint32_t i, RowPart part, std::uint32_t which, std::size_t f
       return word == kWaiting || word == kAcked ? word : kAgain;
     });
     case RowPart::stamp: return each([&](std::uint32_t slot) { return core.queue_->stamp(slot); });
+    case RowPart::number: {
+      const std::uint64_t bytes = width(i, part, which);
+      for (std::size_t k = from; k < to; ++k) {
+        const SavedBlock& block = table.saved.blocks[k];
+        const std::uint64_t size = (block.count - block.first) * bytes;
+        memcpy(out, table.copies.numbers[which].data() + (std::uint64_t{block.block} * rows_per_block + block.first) * bytes, size);
+        out += size;
+      }
+      return;
+    }
   }
 }
 
@@ -245,7 +274,9 @@ void Cut::gather(std::uint32_t i, std::uint32_t column, std::size_t from, std::s
   for (std::size_t k = from; k < to; ++k) {
     const SavedBlock& block = table.saved.blocks[k];
     const std::size_t bytes = (block.count - block.first) * c.row_bytes;
-    memcpy(out, table.core->block_data(block.block) + c.block_offset + block.first * c.row_bytes, bytes);
+    const std::byte* at = table.core->block_data(block.block) + c.block_offset + block.first * c.row_bytes;
+    if (c.changes != 0) copy_scalars(at, block.count - block.first, c.row_bytes, out);
+    else memcpy(out, at, bytes);
     out += bytes;
   }
 }

@@ -1,7 +1,7 @@
 // Checkpoints: one moment of a store's tables, and what puts a table back.
 //
 // A cut is taken under the index locks of all tables, in their order: every row published until then is folded, and what may
-// change afterwards is copied: blocks' counts, settings, marks, counts of uses, delivery words. What cannot change while a
+// change afterwards is copied: blocks' counts, settings, marks, counts of uses, delivery words, mutable columns. What cannot change while a
 // block is not reused (the rows' bytes, links, step numbers, stamps, flags) is read afterwards, without a lock: until it has
 // been written a *hold* (see Hold in layout.hpp) keeps the blocks of the cut from being reused. Writers and readers go on;
 // rows may be evicted meanwhile.
@@ -66,7 +66,8 @@ struct SavedTable {
 };
 
 // What of each row is saved beside its bytes.
-enum class RowPart : std::uint32_t { flags = 0, previous = 1, step = 2, raw = 3, mark = 4, uses = 5, word = 6, stamp = 7 };
+enum class RowPart : std::uint32_t { flags = 0, previous = 1, step = 2, raw = 3, mark = 4, uses = 5, word = 6, stamp = 7, number = 8 };
+// `number`: of a column that is rewritten, as many bytes as that has.
 inline std::uint32_t bytes_of(RowPart part) { return part == RowPart::flags ? 1 : part == RowPart::stamp ? 8 : 4; }
 
 // One cut of a store. Not for several threads at a time, but for `written`.
@@ -82,10 +83,11 @@ class Cut {
   std::uint64_t rows(std::uint32_t table) const { return tables_[table].saved.rows; }
   TableCore& core(std::uint32_t table) const { return *tables_[table].core; }
   std::size_t size() const { return tables_.size(); }
-  // One number of each row of blocks [from, to), as numbered in `saved`; `which`: of the view or consumer group. Before they are
+  // One number of each row of blocks [from, to), as numbered in `saved`; `which`: of the view, consumer group or column. Before they are
   // let go.
   bool keeps(std::uint32_t table, RowPart part, std::uint32_t which) const;
   void fill(std::uint32_t table, RowPart part, std::uint32_t which, std::size_t from, std::size_t to, std::byte* out) const;
+  std::uint64_t width(std::uint32_t table, RowPart part, std::uint32_t which) const;
   // One column of them.
   void gather(std::uint32_t table, std::uint32_t column, std::size_t from, std::size_t to, std::byte* out) const;
   // Every block born until then has been written: it may be reused.
@@ -99,6 +101,7 @@ class Cut {
   struct Copies {
     std::vector<float> raw[kMaxViews];
     std::vector<std::uint32_t> marks[kMaxViews], uses, words;
+    std::vector<std::vector<std::byte>> numbers;  // of each column; empty but for those that are rewritten
   };
   struct OfTable {
     std::shared_ptr<TableCore> core;

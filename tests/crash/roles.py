@@ -190,12 +190,12 @@ class Saver(Role):
 
     def step(self) -> None:
         try:
-            self.store.checkpoint(self.folder, tables=("episodic", "varying"))
+            self.store.checkpoint(self.folder)
         except CheckpointBusy:
             return
         manifest = checkpoints.verify(self.folder)
         for table in manifest.tables:
-            if table.spec["name"] == "episodic":
+            if table.spec["name"] in ("plain", "episodic"):
                 for part in table.parts:
                     batch = pa.ipc.open_file(self.folder / part.file).read_all()
                     _expect(_view_faults({name: to_numpy(name, batch.column(name)) for name in batch.schema.names}))

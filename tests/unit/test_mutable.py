@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import conduit
+import conduit.checkpoints
 from conduit import Column, Schema, samplers, windows
 from tests.store_support import fresh_store, schema
 
@@ -222,6 +224,45 @@ def test_a_reader_cannot_write() -> None:
         keys = table.extend(plain(2), return_keys=True)
         with conduit.Store.attach(store.name, read_only=True) as other, pytest.raises(conduit.ReadOnlyStore):
             other.table("t").update(keys, reward=[1.0, 2.0])
+
+
+def test_checkpoints_have_the_numbers_of_the_cut(tmp_path: Path) -> None:
+    """Rows that an earlier checkpoint has are not written again: their numbers are, each time."""
+    with fresh_store() as store:
+        table = store.create_table("t", LATE, 40)
+        keys = table.extend(plain(50), return_keys=True)[10:]
+        numbers = np.arange(40, dtype=np.float32)
+        table.update(keys, reward=numbers, passed=numbers % 2 == 1)
+        first = store.checkpoint(tmp_path, keep=2)
+        table.update(keys[:20], reward=numbers[:20] + 100, level=np.ones(20, np.int16))
+        second = store.checkpoint(tmp_path, keep=2)
+        assert second.written < first.written
+        table.update(keys, score=numbers + 1.0)
+    conduit.checkpoints.verify(tmp_path)
+    for number, added in ((first.number, 0), (second.number, 100)):
+        with conduit.Store.restore(tmp_path, f"r{number}", number=number) as restored:
+            table = restored.table("t")
+            batch = table.rows(keys)
+            right = numbers + added * (np.arange(40) < 20)
+            assert (batch["reward"] == right).all()
+            assert (batch["passed"] == (numbers % 2 == 1)).all()
+            assert (batch["score"] == 0).all()
+            assert batch["level"].sum() == 20 * (added > 0)
+            assert table.update(keys, level=np.full(40, 3, np.int16)) == (40, 0)
+            assert (table.sample(10)["level"] == 3).all()
+
+
+def test_numbers_of_a_checkpoint_go_into_tables_of_another_shape(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        table = store.create_table("t", LATE, 40)
+        table.update(table.extend(plain(40), return_keys=True), reward=np.arange(40, dtype=np.float32))
+        store.checkpoint(tmp_path)
+    columns = [Column("x", "int64"), Column("reward", "float64"), Column("score", "float64", mutable=True)]
+    smaller = conduit.checkpoints.Changes(max_size=16, schema=Schema(tuple(columns)))
+    with conduit.Store.restore(tmp_path, "smaller", tables={"t": smaller}) as restored:
+        batch = restored.table("t").sample(100)
+        assert batch["x"].min() >= 24
+        assert (batch["reward"] == batch["x"]).all()
 
 
 def test_numbers_are_whole_while_others_rewrite_them() -> None:
