@@ -21,6 +21,7 @@ from conduit_store.native import native
 
 if TYPE_CHECKING:
     from conduit.store import Store
+    from conduit.table import Table
 
 __all__ = ["CheckpointInfo", "take"]
 

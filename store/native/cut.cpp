@@ -185,9 +185,9 @@ void Cut::copy(OfTable& table, bool copy_all) const {
     if (core.views_[v].marked()) copy_words(process_->segments().control_at<std::uint32_t>(view.drawn_offset), table.copies.marks[v]);
   }
   if (core.uses_ != nullptr) copy_words(core.uses_, table.copies.uses);
-  for (std::uint32_t c = 0; c < t.n_columns; ++c) {
-    const Column& column = core.columns()[c];
-    std::vector<std::byte>& to = table.copies.numbers[c];
+  for (std::uint32_t k = 0; k < t.n_columns; ++k) {
+    const Column& column = core.columns()[k];
+    std::vector<std::byte>& to = table.copies.numbers[k];
     for (const SavedBlock& block : s.blocks) {
       if (to.empty()) break;
       const std::uint64_t first = (std::uint64_t{block.block} * t.rows_per_block + block.first) * column.row_bytes;
