@@ -100,8 +100,8 @@ bool Cut::finish_priorities() {
     {
       IndexLock lock(*table.core);
       const Undo* entries = process_->segments().control_at<Undo>(t.undo_offset);
-      whole = whole && t.undo.on != 0 && t.undo.used <= kUndos;
-      log.assign(entries, entries + std::min(t.undo.used, kUndos));
+      whole = whole && t.undo.on != 0 && t.undo.used <= t.undos;
+      log.assign(entries, entries + std::min(t.undo.used, t.undos));
       t.undo.on = 0;
     }
     // Newest first: what stays is the oldest value, that of the cut.

@@ -107,7 +107,9 @@ void TableCore::make_ready(ViewIndex& view, const std::vector<std::uint32_t>& sl
         float value = view.raw(slot);
         if (std::isnan(value)) {
           value = largest >= 0.0f ? largest : 1.0f;
-          view.change_raw(slot, value);
+          // Without links a row that is made ready is new, and in no cut yet.
+          if (t_.links != 0) view.change_raw(slot, value);
+          else view.set_raw(slot, value);
           FAILPOINT(tree_raw_written);
         }
         largest = std::max(largest, value);

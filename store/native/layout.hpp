@@ -30,7 +30,6 @@ inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
 inline constexpr std::uint32_t kSpans = 32'768;
 inline constexpr std::uint32_t kGroups = 8;       // consumer groups of one queue
 inline constexpr std::uint32_t kLeases = 4096;    // deliveries of one queue that are out at a time
-inline constexpr std::uint32_t kUndos = 16'384;  // changes of priorities that are remembered while a checkpoint copies them
 inline constexpr std::uint32_t kStreams = 512;    // random streams of one table whose delivered batches are counted
 
 // Row key: 36-bit generation of the block above a 28-bit slot. Slot = block * rows_per_block + row.
@@ -300,8 +299,8 @@ struct Hold {
 };
 
 // What a raw priority was before it was changed; see cut.hpp. Both under the index lock: `on` while a checkpoint copies
-// priorities, `used` changes since then, of which kUndos are kept. Crash of the checkpoint's process: `on` stays, which costs
-// the others a store for each of the first kUndos changes; the next checkpoint begins anew.
+// priorities, `used` changes since then, of which Table::undos are kept. Crash of the checkpoint's process: `on` stays, which
+// costs the others a store for each of the first changes; the next checkpoint begins anew.
 struct Undo {
   std::uint32_t view, slot;
   float raw;
@@ -342,7 +341,7 @@ struct alignas(64) Table {
   std::uint64_t uses_offset;      // uint32[slots], 0 when deliveries are not counted
   std::uint64_t readings_offset;  // Readings[max_processes]
   std::uint64_t tallies_offset;   // Tally[max_processes], 0 without kSampleToInsert
-  std::uint64_t undo_offset;      // Undo[kUndos], 0 when no view is prioritized
+  std::uint64_t undo_offset;      // Undo[undos], 0 when no view is prioritized
   std::uint64_t queue_offset;     // QueueState; 0 when the table is no queue
   std::uint64_t end_offset;       // first byte of the control heap after this table
   std::uint64_t data_offset, data_bytes;  // in the data segment
@@ -355,6 +354,7 @@ struct alignas(64) Table {
   std::uint32_t remover;          // RemoverKind; but for kRemoveOldest a block is one row, and there are no links
   std::uint32_t remover_view;     // whose raw priorities kRemoveLeast looks at
   std::uint32_t victim_levels;
+  std::uint32_t undos;            // grows with the table, as the time does that a copy of its priorities takes
   std::uint32_t limiter;          // LimiterKind
   std::uint32_t limits_inserts;   // 1: rows are published under the index lock, as far as the limiter lets them in
   std::uint64_t seed;

@@ -67,7 +67,8 @@ void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t a
   t.readings_offset = take(max_processes * sizeof(Readings));
   t.tallies_offset = spec.limiter == kSampleToInsert ? take(max_processes * sizeof(Tally)) : 0;
   const bool prioritized_any = std::any_of(spec.views.begin(), spec.views.end(), [](const ViewSpec& view) { return view.prioritized; });
-  t.undo_offset = prioritized_any ? take(kUndos * sizeof(Undo)) : 0;
+  t.undos = prioritized_any ? static_cast<std::uint32_t>(std::clamp<std::uint64_t>(slots / 64, 1'024, 262'144)) : 0;
+  t.undo_offset = prioritized_any ? take(t.undos * sizeof(Undo)) : 0;
   t.queue_offset = spec.queue.groups > 0 ? take(QueueIndex::bytes(spec.queue.groups, spec.n_blocks, slots)) : 0;
   t.end_offset = round_up(at, kPage);
 }

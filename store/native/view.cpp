@@ -25,8 +25,8 @@ ViewIndex::ViewIndex(const Segments& segments, Table& table, std::uint32_t numbe
 
 void ViewIndex::note_raw(std::uint32_t slot) const {
   UndoLog& undo = t_->undo;
-  if (undo.used < kUndos) undos_[undo.used] = {number_, slot, raw(slot)};
-  undo.used = std::min(undo.used, kUndos) + 1;
+  if (undo.used < t_->undos) undos_[undo.used] = {number_, slot, raw(slot)};
+  undo.used = std::min(undo.used, t_->undos) + 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);  // before the change itself, also if we die in between; see journal()
 }
 
