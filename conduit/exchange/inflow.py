@@ -14,6 +14,7 @@ from conduit.exchange.frame import FINAL, NEXT, PRIORITY, Frame, as_stored
 from conduit.values import seconds
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, DtypeMismatch, EpisodeError, PriorityError, SchemaError
+from conduit_store.ragged_values import as_ragged
 from conduit_store.schema import Column
 from conduit_store.values import as_rows
 
@@ -70,10 +71,10 @@ class Inflow(Closing):
         n = len(data)
         if n == 0:
             return
-        arrays = {column.name: self._column(column, data.column(column.name)) for column in self._frame.schema}
+        arrays: dict[str, Any] = {c.name: self._column(c, data.column(c.name)) for c in self._frame.schema}
         priorities = self._priorities(data)
         if not self._episodic:
-            self._push([rows.buffer(arrays[name]) for name in self._table.schema.names], None, priorities, None)
+            self._push(n, [arrays[name] for name in self._table.schema.names], None, priorities, None)
         else:
             self._append_steps(data, arrays, priorities)
         self.rows += n
@@ -86,6 +87,8 @@ class Inflow(Closing):
                 "drop such rows first"
             )
         try:
+            if column.ragged:
+                return as_ragged(column, data, len(data))  # type: ignore[return-value]
             return as_rows(column, as_stored(column, data), len(data))
         except SchemaError as error:
             raise type(error)(f"{self._source}, rows {self.rows} to {self.rows + len(data)}: {error}") from error
@@ -123,7 +126,7 @@ class Inflow(Closing):
         columns = []
         for column in self._table.schema:
             last = finals[column.name] if column.name in finals else rows.zeros(column, len(at))
-            columns.append(rows.buffer(np.insert(arrays[column.name], at, last, axis=0)))
+            columns.append(np.insert(arrays[column.name], at, last, axis=0))
         if priorities is not None:
             priorities = np.insert(priorities, at, np.float32(0))
         place = np.arange(n + 1)
@@ -135,7 +138,7 @@ class Inflow(Closing):
             of_rows = np.repeat(chains, 1 + has_final[first:end])
             piece = slice(int(place[first]), int(place[end]))
             given = None if priorities is None else priorities[piece]
-            self._push([column[piece] for column in columns], flags[piece], given, of_rows)
+            self._push(len(of_rows), [column[piece] for column in columns], flags[piece], given, of_rows)
             self._cut(more=end < n)
             first = end
 
@@ -220,12 +223,14 @@ class Inflow(Closing):
                 f"{expected[at]} is due. Sort the rows by {self._frame.episode}, {self._frame.step}"
             )
 
-    def _push(self, columns: list[Any], flags: Array | None, priorities: Array | None, chains: Array | None) -> None:
-        for start in range(0, len(columns[0]), _PIECE):
+    def _push(
+        self, n: int, columns: list[Any], flags: Array | None, priorities: Array | None, chains: Array | None
+    ) -> None:
+        for start in range(0, n, _PIECE):
             piece = slice(start, start + _PIECE)
             given = [None if a is None else a[piece] for a in (flags, priorities, chains)]
-            taken = [column[piece] for column in columns]
+            taken = columns if n <= _PIECE else [column[piece] for column in columns]
             rows.append(
-                self._native, self._table.spec, len(taken[0]), taken,
+                self._native, self._table.spec, min(n - start, _PIECE), [rows.buffer(column) for column in taken],
                 flags=given[0], priorities=given[1], chains=given[2], timeout=self._timeout,
             )  # fmt: skip

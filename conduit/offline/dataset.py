@@ -74,6 +74,7 @@ class Dataset:
         found = next(iter(schemas.values()))
         self._names = check_rename(rename, found.names, path)
         self._frame = Frame.of_arrow(found, schema, path, self._names)
+        self._frame.check_fixed("conduit.offline")
         # which export a file is of
         self._exports = {file: Frame.of_arrow(s, schema, file, self._names).export for file, s in schemas.items()}
         self._window = self._checked(window)
