@@ -111,6 +111,7 @@ def check_episodic(frame: Frame, format: str, refused: str = "") -> None:
     Raises:
         ConfigError: with what else to use.
     """
+    frame.check_fixed(format)
     if frame.episode is None:
         raise ConfigError(f"{format} has episodes, and this table keeps rows as they are. Export to 'parquet'")
     for column in frame.schema:

@@ -25,10 +25,12 @@ import pyarrow as pa
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.arrow import column_of_field, to_numpy
-from conduit_store.errors import ExchangeError, MissingColumn, SchemaError, ShapeMismatch
+from conduit_store.errors import ConfigError, ExchangeError, MissingColumn, SchemaError, ShapeMismatch
 from conduit_store.schema import Column, Schema
 
-__all__ = ["FINAL", "NEXT", "PRIORITY", "Frame", "arrow_array", "as_stored", "check_rename", "named", "outer"]
+__all__ = [
+    "FINAL", "NEXT", "PRIORITY", "Frame", "arrow_array", "as_stored", "changed", "check_rename", "named", "outer",
+]  # fmt: skip
 
 FINAL = "final_"  # final_obs, final_obs/camera
 NEXT = "next_"
@@ -98,7 +100,9 @@ class Frame:
         return cls(kept, episode, step, prioritized=PRIORITY in names, own=told is not None, export=export)
 
     def _renamed(self, rename: Mapping[str, str]) -> Frame:
-        columns = tuple(replace(column, name=rename.get(column.name, column.name)) for column in self.schema)
+        columns = tuple(
+            changed(column, rename.get(column.name, column.name), column.mean_length) for column in self.schema
+        )
         links = [None if name is None else rename.get(name, name) for name in (self.episode, self.step)]
         return replace(self, schema=Schema(columns), episode=links[0], step=links[1])
 
@@ -134,10 +138,25 @@ class Frame:
         }
         return pa.schema(fields, {_METADATA: json.dumps(told).encode()})
 
+    def check_fixed(self, format: str) -> None:
+        """Refuse rows that vary in length.
+
+        Raises:
+            ConfigError: a column of such rows, with what else to use.
+        """
+        if self.schema.ragged:
+            names = ", ".join(column.name for column in self.schema.ragged)
+            raise ConfigError(f"{format} has no rows that vary in length, as of {names}. Use 'parquet' or 'arrow'")
+
     def columns_to_read(self, names: Iterable[str]) -> list[str]:
         """Return those of `names` that an import looks at."""
         links = {self.episode, self.step, PRIORITY, *self.finals, *self.following}
         return [name for name in names if name in self.schema or name in links]
+
+
+def changed(column: Column, name: str, mean_length: float | None) -> Column:
+    """Return a column with another name, or planned for another length."""
+    return Column(name, column.dtype_name, () if column.text else column.shape, mean_length=mean_length)
 
 
 def _free(name: str, schema: Schema) -> str:
@@ -191,16 +210,17 @@ def _outer_type(column: Column) -> pa.DataType:
 def outer(array: pa.Array) -> pa.Array:
     """Return a block's array in the type that others know."""
     kind = array.type
+    if pa.types.is_large_list(kind):
+        first = array.offsets[0].as_py()
+        values = outer(array.values.slice(first, array.offsets[-1].as_py() - first))
+        made = pa.large_list(pa.field("item", values.type, nullable=False))
+        return pa.LargeListArray.from_arrays(pa.array(array.offsets.to_numpy() - first), values, type=made)
     if isinstance(kind, pa.Bool8Type):
         return array.cast(pa.bool_())
     if isinstance(kind, pa.FixedShapeTensorType) and isinstance(kind.value_type, pa.Bool8Type):
         flat = array.storage.flatten().cast(pa.bool_())
         storage = pa.FixedSizeListArray.from_arrays(flat, array.storage.type.list_size)
         return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.bool_(), list(kind.shape)), storage)
-    if pa.types.is_large_list(kind):
-        values = outer(array.values)
-        item = pa.field("item", values.type, nullable=False)
-        return pa.LargeListArray.from_arrays(array.offsets, values, type=pa.large_list(item))
     return array
 
 

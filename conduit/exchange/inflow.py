@@ -71,15 +71,15 @@ class Inflow(Closing):
         n = len(data)
         if n == 0:
             return
-        arrays = {column.name: self._column(column, data.column(column.name)) for column in self._frame.schema}
+        arrays: dict[str, Any] = {c.name: self._column(c, data.column(c.name)) for c in self._frame.schema}
         priorities = self._priorities(data)
         if not self._episodic:
-            self._push([rows.buffer(arrays[name]) for name in self._table.schema.names], None, priorities, None)
+            self._push(n, [arrays[name] for name in self._table.schema.names], None, priorities, None)
         else:
             self._append_steps(data, arrays, priorities)
         self.rows += n
 
-    def _column(self, column: Column, data: pa.ChunkedArray) -> Any:
+    def _column(self, column: Column, data: pa.ChunkedArray) -> Array:
         if data.null_count:
             row = self.rows + int(data.is_null().to_numpy().argmax())
             raise DtypeMismatch(
@@ -88,7 +88,7 @@ class Inflow(Closing):
             )
         try:
             if column.ragged:
-                return as_ragged(column, data, len(data))
+                return as_ragged(column, data, len(data))  # type: ignore[return-value]
             return as_rows(column, as_stored(column, data), len(data))
         except SchemaError as error:
             raise type(error)(f"{self._source}, rows {self.rows} to {self.rows + len(data)}: {error}") from error
@@ -126,7 +126,7 @@ class Inflow(Closing):
         columns = []
         for column in self._table.schema:
             last = finals[column.name] if column.name in finals else rows.zeros(column, len(at))
-            columns.append(rows.buffer(np.insert(arrays[column.name], at, last, axis=0)))
+            columns.append(np.insert(arrays[column.name], at, last, axis=0))
         if priorities is not None:
             priorities = np.insert(priorities, at, np.float32(0))
         place = np.arange(n + 1)
@@ -138,7 +138,7 @@ class Inflow(Closing):
             of_rows = np.repeat(chains, 1 + has_final[first:end])
             piece = slice(int(place[first]), int(place[end]))
             given = None if priorities is None else priorities[piece]
-            self._push([column[piece] for column in columns], flags[piece], given, of_rows)
+            self._push(len(of_rows), [column[piece] for column in columns], flags[piece], given, of_rows)
             self._cut(more=end < n)
             first = end
 
@@ -169,8 +169,7 @@ class Inflow(Closing):
     def _numbers(self, data: pa.Table, name: str | None) -> Array | None:
         if name is None:
             return None
-        numbers: Array = self._column(Column(name, np.dtype(np.int64)), data.column(name))
-        return numbers
+        return self._column(Column(name, np.dtype(np.int64)), data.column(name))
 
     def _chains(
         self, episode: Array | None, step: Array | None, ended: Array, has_final: Array, begin: int
@@ -224,24 +223,14 @@ class Inflow(Closing):
                 f"{expected[at]} is due. Sort the rows by {self._frame.episode}, {self._frame.step}"
             )
 
-    def _push(self, columns: list[Any], flags: Array | None, priorities: Array | None, chains: Array | None) -> None:
-        n = _length(columns[0])
+    def _push(
+        self, n: int, columns: list[Any], flags: Array | None, priorities: Array | None, chains: Array | None
+    ) -> None:
         for start in range(0, n, _PIECE):
-            piece = slice(start, min(n, start + _PIECE))
+            piece = slice(start, start + _PIECE)
             given = [None if a is None else a[piece] for a in (flags, priorities, chains)]
+            taken = columns if n <= _PIECE else [column[piece] for column in columns]
             rows.append(
-                self._native, self._table.spec, piece.stop - start, [_piece(column, piece) for column in columns],
+                self._native, self._table.spec, min(n - start, _PIECE), [rows.buffer(column) for column in taken],
                 flags=given[0], priorities=given[1], chains=given[2], timeout=self._timeout,
             )  # fmt: skip
-
-
-def _length(column: Any) -> int:
-    """Rows of a column as `rows.buffer` gives it."""
-    return len(column[1]) - 1 if isinstance(column, tuple) else len(column)
-
-
-def _piece(column: Any, piece: slice) -> Any:
-    """Some of them; where rows vary in length the elements stay where they are."""
-    if isinstance(column, tuple):
-        return column[0], column[1][piece.start : piece.stop + 1]
-    return column[piece]

@@ -53,7 +53,12 @@ def split(frame: Frame, piece: pa.Table, before: int) -> Iterator[tuple[str, Arr
 
 
 def columns_of(frame: Frame) -> list[Column]:
-    """Return names, dtypes and shapes of the arrays of an export."""
+    """Return names, dtypes and shapes of the arrays of an export.
+
+    Raises:
+        ConfigError: rows that vary in length.
+    """
+    frame.check_fixed("numpy")
     links = [Column(name, np.dtype(np.int64)) for name in (frame.episode, frame.step) if name is not None]
     columns = [*links, *frame.schema]
     if frame.prioritized:

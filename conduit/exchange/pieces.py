@@ -16,7 +16,8 @@ _BYTES = 32 << 20
 
 def piece_rows(schema: Schema) -> int:
     """Return how many rows make a piece: at most 65,536, and 32 MiB of them."""
-    return max(1, min(_ROWS, _BYTES // schema.row_bytes))
+    planned = schema.row_bytes + sum(column.mean_bytes for column in schema.ragged)
+    return max(1, min(_ROWS, int(_BYTES // planned)))
 
 
 class Batches:

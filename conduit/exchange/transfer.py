@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from conduit.exchange import formats, npz
 from conduit.exchange.aside import aside
-from conduit.exchange.frame import Frame, check_rename, named
+from conduit.exchange.frame import Frame, changed, check_rename, named
 from conduit.exchange.inflow import Inflow
 from conduit.exchange.memory import Memory
 from conduit.exchange.outflow import Outflow
 from conduit.exchange.pieces import piece_rows
 from conduit.exchange.progress import Progress, shown
-from conduit_store.arrow import to_numpy
+from conduit_store.arrow import ragged_chunks, to_numpy
 from conduit_store.errors import ConduitError, ConfigError, ExchangeError, SourceNotFound
 from conduit_store.schema import Schema
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from conduit.table import Table
 
 __all__ = ["arrays", "export", "import_from", "import_table", "reader", "tensordict"]
-
-
-_ANY_LENGTH = ("parquet", "arrow", "arrow-stream")  # formats of rows that vary in length
 
 
 def export(
@@ -51,8 +48,6 @@ def export(
         raise ConfigError(
             f"compression {compression!r} is not one that {name} has: {', '.join(known) or 'it has none'}"
         )
-    if name not in _ANY_LENGTH:
-        _check_lengths(table, f"format {name!r} does not hold: use {', '.join(_ANY_LENGTH)}")
     module = formats.load(name)
     rows = Outflow(table)
     with (
@@ -85,7 +80,6 @@ def reader(table: Table) -> pa.RecordBatchReader:
 def arrays(table: Table) -> dict[str, Any]:
     """See `Table.to_numpy`."""
     _check_table(table)
-    _check_lengths(table, "arrays of NumPy do not hold: use to_arrow()")
     rows = Outflow(table)
     return npz.arrays_of(rows.frame, rows)
 
@@ -93,7 +87,6 @@ def arrays(table: Table) -> dict[str, Any]:
 def tensordict(table: Table) -> Any:
     """See `Table.to_tensordict`."""
     _check_table(table)
-    _check_lengths(table, "TensorDicts made here do not hold: use to_arrow()")
     rows = Outflow(table)
     return formats.load("tensordict").tensordict_of(rows.frame, rows)
 
@@ -142,7 +135,10 @@ def import_table(
             # room for the final observations of episodes as short as these are
             settings.setdefault("mean_episode_length", max(1.0, rows / (episodes + 1)))
         size = max(1, rows or 0) if max_size is None else max_size
-        table = store.create_table(name, frame.schema, size, **settings)
+        kept = frame.schema
+        if any(column.mean_length is None for column in kept.ragged):
+            kept = _planned(found, frame, names)
+        table = store.create_table(name, kept, size, **settings)
         try:
             _append(table, found, frame, what, names, timeout, progress)
         except BaseException as error:
@@ -186,6 +182,24 @@ def _counted(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> t
     return rows, episodes
 
 
+def _planned(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> Schema:
+    """Read the columns whose rows vary in length, for how long they are in the mean."""
+    old = {new: old for old, new in names.items()}
+    wanted = [old.get(column.name, column.name) for column in frame.schema.ragged]
+    rows, total = 0, dict.fromkeys(wanted, 0)
+    if not (isinstance(found, Memory) and found.once):
+        for piece in found.pieces(wanted, piece_rows(frame.schema)):
+            rows += len(piece)
+            for name in wanted:
+                total[name] += sum(int(part.lengths.sum()) for part in ragged_chunks(name, piece.column(name)))
+    lengths = {names.get(name, name): max(1.0, total[name] / max(rows, 1)) for name in wanted}
+    columns = [
+        changed(column, column.name, lengths[column.name]) if column.ragged and column.mean_length is None else column
+        for column in frame.schema
+    ]
+    return Schema(tuple(columns))
+
+
 def _append(
     table: Table,
     found: formats.Source,
@@ -206,13 +220,6 @@ def _append(
             inflow.append(named(piece, names))
             tell(inflow.rows)
         return inflow.rows
-
-
-def _check_lengths(table: Table, what: str) -> None:
-    if ragged := table.schema.ragged:
-        raise ConfigError(
-            f"column {ragged[0].name!r} of table {table.name!r} has rows that vary in length, which {what}"
-        )
 
 
 def _check_table(table: Table) -> None:

@@ -74,11 +74,7 @@ class Dataset:
         found = next(iter(schemas.values()))
         self._names = check_rename(rename, found.names, path)
         self._frame = Frame.of_arrow(found, schema, path, self._names)
-        if ragged := self._frame.schema.ragged:
-            raise ConfigError(
-                f"column {ragged[0].name!r} of {path} has rows that vary in length, which data sets on the disk do not "
-                "sample: import it into a table, or leave the column out of `schema`"
-            )
+        self._frame.check_fixed("conduit.offline")
         # which export a file is of
         self._exports = {file: Frame.of_arrow(s, schema, file, self._names).export for file, s in schemas.items()}
         self._window = self._checked(window)

@@ -1,0 +1,91 @@
+"""Rows that vary in length go out and come in: lists, lists of images, bools, strings, bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import conduit
+from conduit import Column, Schema, Table
+from tests.store_support import fresh_store
+
+SCHEMA = Schema((
+    Column("x", np.dtype("i8")),
+    Column("tokens", "i4", (None,), mean_length=10),
+    Column("frames", "u1", (None, 2, 3), mean_length=2),
+    Column("flags", "?", (None,), mean_length=3),
+    Column("prompt", "string", mean_length=8),
+    Column("blob", "binary", mean_length=8),
+))  # fmt: skip
+
+
+def fill(table: Table, n: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    rows: list[dict[str, Any]] = []
+    for x in range(n):
+        row = {
+            "x": x, "tokens": rng.integers(0, 99, rng.integers(0, 20)).astype("i4"),
+            "frames": rng.integers(0, 255, (rng.integers(0, 4), 2, 3)).astype("u1"),
+            "flags": rng.random(rng.integers(0, 6)) < 0.5, "prompt": "é" * int(rng.integers(0, 6)),
+            "blob": rng.bytes(int(rng.integers(0, 12))),
+        }  # fmt: skip
+        rows.append(row)
+    table.extend({name: [row[name] for row in rows] for name in table.schema.names})
+    return rows
+
+
+def lists_of(table: Table) -> list[list[Any]]:
+    batches = [block.to_arrow() for block in table.blocks()]
+    columns = [
+        pa.chunked_array([batch.column(name) for batch in batches]).to_pylist()
+        for name in ("x", "tokens", "prompt", "blob")
+    ]
+    return sorted(map(list, zip(*columns, strict=True)))
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow", "arrow-stream"])
+def test_there_and_back(tmp_path: Path, format: str) -> None:
+    with fresh_store("64MiB") as store:
+        table = store.create_table("t", SCHEMA, 200)
+        rows = fill(table, 150)
+        assert table.export(tmp_path / "x", format) == 150
+        again = store.import_table("again", tmp_path / "x", format=format)
+        assert again.schema == table.schema
+        assert len(again) == 150
+        assert lists_of(again) == lists_of(table)
+        batch = again.sample(400)
+        for i in range(400):
+            row = rows[int(batch["x"][i])]
+            for name in ("tokens", "frames", "flags"):
+                assert np.array_equal(batch[name][i], row[name]), name
+            assert (batch["prompt"][i], batch["blob"][i]) == (row["prompt"], row["blob"])
+
+
+def test_lists_of_others(tmp_path: Path) -> None:
+    """How long they are in the mean is found by reading them once."""
+    tokens = [list(range(i % 50)) for i in range(500)]
+    columns = {"x": np.arange(500), "tokens": tokens, "text": [str(i) * 3 for i in range(500)]}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    with fresh_store("64MiB") as store:
+        table = store.import_table("t", tmp_path / "x.parquet")
+        assert table.schema.column("tokens").mean_length == pytest.approx(24.5)
+        assert len(table) == 500
+        batch = table.sample(100)
+        assert all(batch["tokens"][i].tolist() == tokens[batch["x"][i]] for i in range(100))
+        assert all(batch["text"][i] == columns["text"][batch["x"][i]] for i in range(100))
+
+
+@pytest.mark.parametrize("format", ["numpy", "minari", "rllib", "tensordict"])
+def test_formats_without_them(tmp_path: Path, format: str) -> None:
+    pytest.importorskip({"numpy": "numpy", "rllib": "ray.rllib"}.get(format, format))
+    with fresh_store("64MiB") as store:
+        table = store.create_table("t", SCHEMA, 200)
+        fill(table, 10)
+        with pytest.raises(conduit.ConfigError, match="vary in length, as of tokens, frames, flags, prompt, blob"):
+            table.export(tmp_path / "x", format)
+        assert list(tmp_path.iterdir()) == []
