@@ -47,8 +47,8 @@ def row_columns(spec: TableSpec) -> dict[str, tuple[int, int, np.dtype[Any]]]:
         columns[f"delivery:{consumer}"] = (_WORD, number, np.dtype("u4"))
     for number, column in enumerate(spec.schema.columns):
         if column.mutable:
-            plain = {"b": np.dtype("u1"), "M": np.dtype("i8"), "m": np.dtype("i8")}.get(column.dtype.kind, column.dtype)
-            columns[f"{NUMBERS}{column.name}"] = (_NUMBER, number, plain)
+            plain = {"b": "u1", "M": "i8", "m": "i8"}.get(column.dtype.kind, column.dtype.str)
+            columns[f"{NUMBERS}{column.name}"] = (_NUMBER, number, np.dtype(plain))
     return columns
 
 
