@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test crash rllib sanitize stress model bench bench-peers parity lint wheel clean
+.PHONY: help setup run test crash fuzz rllib sanitize stress model bench bench-peers parity lint wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,9 @@ stress: setup  ## many processes, for long
 
 model: setup  ## explore the models of the protocols exhaustively
 	@$(PYTEST) tests/model --timeout=0 $(ARGS)
+
+fuzz: setup  ## what reads bytes of others, 2 million inputs each (ARGS="--seconds 10" for less)
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 sanitize: setup  ## the native core under ThreadSanitizer, AddressSanitizer and UBSan
 	@$(BIN)/python tools/sanitize.py $(ARGS)

@@ -278,7 +278,7 @@ class TableSpec:
             if "queue" in fields:
                 fields["queue"] = QueueSettings(**fields["queue"])
             return cls(schema=schema, **records, **fields)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise LayoutMismatch(
                 f"the settings of a table cannot be read by this build ({error}). Use the same conduit-edp everywhere"
             ) from error

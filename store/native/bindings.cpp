@@ -597,7 +597,9 @@ void translate(const std::exception_ptr& p, void*) {
                                                "ReadOnlyStore", "StaleKey", "NameTaken", "CapacityError", "UnsupportedPlatform", "LeaseExpired", "QueueEnded",
                                                "StalePolicy", "CheckpointBusy", "CheckpointDamaged"};
     nb::object type = nb::module_::import_("conduit_store.errors").attr(kClasses[static_cast<int>(e.code)]);
-    PyErr_SetString(type.ptr(), e.what());
+    // A message may quote what somebody else has written.
+    const nb::object text = nb::steal(PyUnicode_DecodeUTF8(e.what(), static_cast<Py_ssize_t>(strlen(e.what())), "replace"));
+    if (text.is_valid()) PyErr_SetObject(type.ptr(), text.ptr());
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "error.hpp"
@@ -108,6 +109,12 @@ std::shared_ptr<Segments> Segments::map(int control_fd, int data_fd, bool writab
     fail(ErrorCode::layout, "store '%.63s' is cut short: segments of %llu and %llu bytes, header says %llu and %llu", h.name,
          static_cast<unsigned long long>(control_bytes), static_cast<unsigned long long>(data_bytes),
          static_cast<unsigned long long>(h.control_bytes), static_cast<unsigned long long>(h.data_bytes));
+  }
+  const std::string_view name(h.name, strnlen(h.name, kNameBytes));
+  const bool readable = name.size() < kNameBytes && std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c <= '~'; });
+  if (!readable || h.tables.load(std::memory_order_acquire) > h.max_tables || h.processes_used.load() > h.max_processes) {
+    fail(ErrorCode::layout, "control segment is damaged: its header says %u of %u tables, %u of %u processes, or a name that is none",
+         h.tables.load(), h.max_tables, h.processes_used.load(), h.max_processes);
   }
   s->data_ = map_segment(data_fd, data_bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, "data");
   s->data_bytes_ = data_bytes;

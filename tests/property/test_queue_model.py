@@ -52,6 +52,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.rows: list[Row] = []  # in the order of their publication
         self.out: list[Out] = []
         self.version = 0
+        self.grouped: set[str] = set()  # consumers that have asked for groups: their rows leave by whole groups
         self.stale: dict[str, int] = dict.fromkeys(CONSUMERS, 0)
 
     @initialize(max_size=st.integers(GROUP, 40), staleness=st.integers(0, 2))
@@ -121,7 +122,12 @@ class QueueMachine(RuleBasedStateMachine):
         if age > self.staleness:
             with pytest.raises(StalePolicy):
                 act()
-        elif len(self.live()) + n > self.max_size:
+            return
+        if len(self.live()) + n > self.max_size:  # what nobody will be given makes room
+            for consumer in CONSUMERS:
+                if consumer not in self.grouped:
+                    self.drop_stale(consumer)
+        if len(self.live()) + n > self.max_size:
             with pytest.raises(AppendTimeout):
                 act()
         else:
@@ -146,6 +152,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(consumer=st.sampled_from(CONSUMERS))
     def take_group(self, consumer: str) -> None:
+        self.grouped.add(consumer)
         ready = self.groups(consumer)
         while ready and any(map(self.too_old, ready[0])):
             for row in ready.pop(0):

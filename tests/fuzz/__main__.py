@@ -1,0 +1,62 @@
+"""`python -m tests.fuzz [TARGET ...] [--seconds N | --runs N]`: each target in a process of its own, one by one.
+
+What a fuzzer has found interesting is kept in a folder by target (`--corpus`, `.fuzz` if not given), from which the next
+run goes on; what broke something in `tests/fuzz/found/TARGET`, which every run and the unit tests try first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.fuzz import TARGETS
+
+FOUND = Path(__file__).parent / "found"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("targets", nargs="*", help=f"which ({', '.join(TARGETS)}); all if none is named")
+    parser.add_argument("--seconds", type=int, default=0, help="for each target; 0: no limit")
+    parser.add_argument("--runs", type=int, default=2_000_000, help="of each target (%(default)s)")
+    parser.add_argument("--corpus", type=Path, default=Path(".fuzz"), help="folder of interesting inputs (%(default)s)")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if unknown := set(arguments.targets) - set(TARGETS):
+        parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
+    if arguments.here:
+        return fuzz(arguments.targets[0], arguments)
+    for name in arguments.targets or TARGETS:
+        print(f"=== {name}", flush=True)
+        limits = [f"--seconds={arguments.seconds}", f"--runs={arguments.runs}", f"--corpus={arguments.corpus}"]
+        done = subprocess.run([sys.executable, "-m", "tests.fuzz", name, "--here", *limits], check=False)
+        if done.returncode:
+            print(f"=== {name}: a fault; its input is in {FOUND / name}")
+            return 1
+    return 0
+
+
+def fuzz(name: str, arguments: argparse.Namespace) -> int:
+    import atheris  # slow to load
+
+    with atheris.instrument_imports(include=["conduit", "conduit_store"]):
+        from tests.fuzz import targets
+    logging.disable()
+    corpus, found = arguments.corpus / name, FOUND / name
+    corpus.mkdir(parents=True, exist_ok=True)
+    found.mkdir(parents=True, exist_ok=True)
+    target = targets.TARGETS[name]()
+    for number, seed in enumerate(target.seeds):
+        (corpus / f"seed-{number}").write_bytes(seed)
+    options = [f"-max_total_time={arguments.seconds}", f"-runs={arguments.runs}", "-max_len=256", "-rss_limit_mb=4096"]
+    options += [f"-artifact_prefix={found}/", "-print_final_stats=1", "-verbosity=0", "-timeout=60"]
+    atheris.Setup([sys.argv[0], str(corpus), str(found), *options], lambda data: targets.once(target, data))
+    atheris.Fuzz()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""What is fuzzed. A target takes bytes; it raises what nobody may meet: all that is not a ConduitError.
+
+Wrong memory accesses end the process, which the fuzzer notices as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import numpy as np
+
+import conduit
+from conduit import Column, Schema, samplers, windows
+from conduit.checkpoints import manifest as manifests
+from conduit.checkpoints.reading import read_tables
+from conduit.spec import TableSpec
+from conduit_store.errors import ConduitError
+from conduit_store.native import native
+from tests.fuzz.edits import edited_bytes, edited_json
+
+__all__ = ["TARGETS"]
+
+_MOST_BYTES = 16 << 20  # of a table that is restored
+_HEADER = 256  # bytes of the control segment that an attach looks at before all others
+
+STEPS = Schema(
+    (
+        Column("obs", "float32", (3,)), Column("action", "int64"), Column("reward", "float32", mutable=True),
+        Column("terminated", "bool"), Column("truncated", "bool"),
+    )
+)  # fmt: skip
+
+
+class Target(ABC):
+    """One parser. `seeds`: bytes to begin with."""
+
+    seeds: tuple[bytes, ...] = (b"", b"\0" * 8, bytes(range(40)))
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="conduit-fuzz-"))
+
+    @abstractmethod
+    def run(self, data: bytes) -> None:
+        """Read what `data` makes of something whole."""
+
+
+def filled(store: conduit.Store) -> None:
+    """Tables of several kinds: episodes, a queue, rows that vary in length."""
+    steps = store.create_table(
+        "steps", STEPS, 64, window=windows.NStep(3), sampler=samplers.Prioritized(), mean_episode_length=5
+    )
+    ends = np.arange(30) % 6 == 5
+    steps.extend(
+        {
+            "obs": np.ones((30, 3), np.float32), "next_obs": np.ones((30, 3), np.float32), "action": np.arange(30),
+            "reward": np.ones(30, np.float32), "terminated": ends, "truncated": ends & False,
+        }
+    )  # fmt: skip
+    queue = store.create_queue("queue", Schema((Column("x", "int64"),)), 16, consumers=("a", "b"))
+    queue.extend({"x": np.arange(9)})
+    queue.sample(3, consumer="a").ack()
+    texts = Schema((Column("text", "string", mean_length=6), Column("n", "int32")))
+    store.create_table("texts", texts, 16).extend({"text": ["a", "", "hello"], "n": np.arange(3, dtype=np.int32)})
+
+
+class Restore(Target):
+    """What a manifest with a right checksum says is checked before anything is done by it."""
+
+    look_only = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        with conduit.Store.create(f"fuzz-{os.getpid()}", "32MiB", max_processes=4) as store:
+            filled(store)
+            store.checkpoint(self.folder)
+        self.path = manifests.path_of(self.folder, 1)
+        self.whole = json.dumps(json.loads(self.path.read_text())["manifest"])
+
+    def run(self, data: bytes) -> None:
+        body = edited_json(self.whole, data).encode()
+        self.path.write_bytes(b'{"crc32c": "%08x", "manifest": %b}\n' % (native.crc32c(body), body))
+        tables = read_tables(self.folder, manifests.find(self.folder, 1))
+        if self.look_only or sum(table.spec.block_layout().data_bytes for table in tables) > _MOST_BYTES:
+            return
+        with conduit.Store.restore(self.folder, f"restored-{os.getpid()}", "32MiB", max_processes=4) as store:
+            for name in store.tables():
+                store._table(name).verify()
+
+
+class Manifest(Restore):
+    """As far as it can be looked at without a store."""
+
+    look_only = True
+
+
+class ManifestFile(Restore):
+    """The same file, damaged as a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.file = self.path.read_bytes()
+
+    def run(self, data: bytes) -> None:
+        self.path.write_bytes(edited_bytes(self.file, data))
+        read_tables(self.folder, manifests.find(self.folder, 1))
+
+
+class Spec(Target):
+    """Settings of tables, which every process that attaches reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        window = {"a": windows.Sequence(4, burn_in=2), "b": windows.FrameStack(2)}
+        with conduit.Store.create(f"fuzz-{os.getpid()}", "32MiB", max_processes=4) as store:
+            table = store.create_table("t", STEPS, 64, window=window, sampler=samplers.Prioritized())
+            self.whole = table.spec.to_json()
+
+    def run(self, data: bytes) -> None:
+        text = edited_json(self.whole, data)
+        spec = TableSpec.from_json(text)
+        assert TableSpec.from_json(spec.to_json()) == spec
+        spec.block_layout()
+
+
+class Numpy(Target):
+    """Import of .npz files."""
+
+    suffix = ".npz"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = conduit.Store.create(f"fuzz-{os.getpid()}", "32MiB", max_processes=4)
+        filled(self.store)
+        whole = self.folder / f"whole{self.suffix}"
+        self.store["steps"].export(whole)
+        self.whole = whole.read_bytes()
+        self.table = self.store.create_table("into", STEPS, 256, window=windows.NStep(3))
+        self.path = self.folder / f"edited{self.suffix}"
+
+    def run(self, data: bytes) -> None:
+        self.path.write_bytes(edited_bytes(self.whole, data))
+        try:
+            self.table.import_from(self.path)
+        finally:
+            self.table.clear()
+
+
+class Arrow(Numpy):
+    """Import of Arrow IPC files: pyarrow reads them, and ours is what it gives."""
+
+    suffix = ".arrow"
+
+
+class Header(Target):
+    """The head of a control segment, as an attach meets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.control = os.memfd_create("fuzz-control")
+        self.data = os.memfd_create("fuzz-data")
+        size = native.fixed_control_bytes(2, 2) + 4096
+        os.ftruncate(self.control, size)
+        os.ftruncate(self.data, 4096)
+        native.format_control(self.control, size, 4096, 2, 2, "fuzz")
+        self.whole = os.pread(self.control, _HEADER, 0)
+
+    def run(self, data: bytes) -> None:
+        os.pwrite(self.control, edited_bytes(self.whole, data).ljust(_HEADER, b"\0")[:_HEADER], 0)
+        attachment = native.Attachment(self.control, self.data, False)
+        try:
+            attachment.tables()
+            attachment.processes()
+        finally:
+            attachment.close()
+            os.pwrite(self.control, b"\0" * 4096, native.fixed_control_bytes(2, 2) - 4096)
+
+
+TARGETS: dict[str, type[Target]] = {
+    "manifest": Manifest, "restore": Restore, "manifest-file": ManifestFile, "spec": Spec, "npz": Numpy, "arrow": Arrow, "header": Header,
+}  # fmt: skip
+
+
+def once(target: Target, data: bytes) -> None:
+    """One execution: errors of ours are what is expected."""
+    with contextlib.suppress(ConduitError):
+        target.run(data)
