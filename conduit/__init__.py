@@ -14,6 +14,8 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
     exchange/    rows to and from files of others
 """
 
+import typing
+
 from conduit import agents, limiters, removers, samplers, schedules, windows
 from conduit.balance import balance
 from conduit.batch import Batch, DeviceBatch
@@ -83,3 +85,13 @@ __all__ = [
     "ShapeMismatch", "SourceNotFound", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound", "UnknownColumn",
     "UnknownTable", "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip
+
+if not typing.TYPE_CHECKING:  # who is checked imports conduit.checkpoints
+
+    def __getattr__(name: str) -> object:
+        """`conduit.checkpoints`, `conduit.offline`: loaded when asked for, since they need pyarrow."""
+        if name in ("checkpoints", "offline"):
+            import importlib
+
+            return importlib.import_module(f"conduit.{name}")
+        raise AttributeError(f"module 'conduit' has no attribute {name!r}")

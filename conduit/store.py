@@ -134,7 +134,8 @@ class Store(Closing):
         What follows is as if there had been no interruption: the same appends, updates and draws give the same batches
         with the same keys. Random streams are taken up again in the order in which they were begun, each at its first
         batch that had not been delivered. Writers that were at work are gone: their open episodes end where they were
-        (a last step without successor is never drawn), and new writers go on in their half-filled blocks. Deliveries of
+        (a last step without successor is never drawn), and new writers go on in their half-filled blocks
+        (but where rows vary in length: there they begin new ones, so that later keys differ). Deliveries of
         queues that had not been acknowledged wait again. Batches that a loader had drawn ahead and not handed over are
         drawn again; but those without replacement, or of a table with `max_times_sampled`, stay counted as drawn.
 

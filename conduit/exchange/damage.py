@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from conduit_store.errors import ConduitError, ExchangeError, SourceNotFound
 
-__all__ = ["reading"]
+__all__ = ["readable", "reading"]
 
 
 @contextlib.contextmanager
@@ -34,6 +34,13 @@ def reading(path: Path, kind: str) -> Iterator[None]:
             f"{path} cannot be read as {kind}: {text or type(error).__name__}. "
             "It is damaged, cut off, or of another format"
         ) from error
+
+
+def readable(schema: pa.Schema) -> pa.Schema:
+    """Return the schema, once its names have been found to be text: Arrow does not look. For use within `reading`."""
+    for name in schema.names:  # raises
+        name.encode()
+    return schema
 
 
 _DAMAGE = (

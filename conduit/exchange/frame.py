@@ -156,7 +156,8 @@ class Frame:
 
 def changed(column: Column, name: str, mean_length: float | None) -> Column:
     """Return a column with another name, or planned for another length."""
-    return Column(name, column.dtype_name, () if column.text else column.shape, mean_length=mean_length)
+    shape = () if column.text else column.shape
+    return Column(name, column.dtype_name, shape, mean_length=mean_length, mutable=column.mutable)
 
 
 def _free(name: str, schema: Schema) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from conduit.exchange.damage import reading
+from conduit.exchange.damage import readable, reading
 from conduit.exchange.frame import Frame
 from conduit.exchange.pieces import Batches, piece_rows
 
@@ -59,7 +59,7 @@ class Source:
             self._file = pa.OSFile(str(path), "rb")
         try:
             with reading(path, _KIND):
-                self.schema = pa.ipc.open_file(self._file).schema
+                self.schema = readable(pa.ipc.open_file(self._file).schema)
         except BaseException:
             self._file.close()
             raise

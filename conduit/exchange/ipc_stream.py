@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from conduit.exchange import ipc
-from conduit.exchange.damage import reading
+from conduit.exchange.damage import readable, reading
 from conduit_store.errors import ExchangeError
 
 __all__ = ["Sink", "Source"]
@@ -38,7 +38,7 @@ class Source:
             if file.read() != _END:  # a stream that was cut between two batches reads as a shorter one
                 raise ExchangeError(f"{path} does not end as {_KIND}: it is cut off, or of another format")
         with reading(path, _KIND), pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as reader:
-            self.schema = reader.schema
+            self.schema = readable(reader.schema)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         with pa.OSFile(str(self._path), "rb") as file:

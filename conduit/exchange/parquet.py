@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from conduit.exchange.damage import reading
+from conduit.exchange.damage import readable, reading
 from conduit.exchange.frame import Frame
 from conduit.exchange.pieces import Batches, piece_rows
 from conduit_store.errors import ConfigError, ExchangeError
@@ -86,7 +86,7 @@ class Source:
         for file in self._files:
             with reading(file, "Parquet"), pq.ParquetFile(file) as opened:
                 self.rows += opened.metadata.num_rows
-                here = opened.schema_arrow
+                here = readable(opened.schema_arrow)
             if schema is not None and not schema.equals(here):
                 raise ExchangeError(f"{file} has other columns than {self._files[0]}: import them one by one")
             schema = here

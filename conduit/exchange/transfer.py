@@ -54,8 +54,10 @@ def export(
         aside(target, overwrite=overwrite) as partial,
         shown(progress, f"exporting {table.name}", rows.rows_expected) as tell,
     ):
-        sink: formats.Sink = module.Sink(partial, rows.frame, rows.rows_expected, compression)
+        sink: formats.Sink | None = None
         try:
+            sink = module.Sink(partial, rows.frame, rows.rows_expected, compression)
+            assert sink is not None
             done = 0
             for piece in rows:
                 sink.write(piece)
@@ -67,7 +69,9 @@ def export(
                 raise
             raise ExchangeError(f"{path} cannot be written: {error}. Nothing was left there") from error
         finally:
-            sink.abandon()
+            if sink is not None:
+                with contextlib.suppress(OSError):  # a full disk says so again when files are closed
+                    sink.abandon()
 
 
 def reader(table: Table) -> pa.RecordBatchReader:
@@ -82,6 +86,9 @@ def arrays(table: Table) -> dict[str, Any]:
     _check_table(table)
     rows = Outflow(table)
     return npz.arrays_of(rows.frame, rows)
+
+
+_UNEVEN = 1.1  # of rows whose lengths are spread like an exponential distribution's a block leaves less over
 
 
 def tensordict(table: Table) -> Any:
@@ -136,11 +143,16 @@ def import_table(
             settings.setdefault("mean_episode_length", max(1.0, rows / (episodes + 1)))
         size = max(1, rows or 0) if max_size is None else max_size
         kept = frame.schema
-        if any(column.mean_length is None for column in kept.ragged):
+        if kept.ragged:
             kept = _planned(found, frame, names)
         table = store.create_table(name, kept, size, **settings)
         try:
             _append(table, found, frame, what, names, timeout, progress)
+            if max_size is None and (lost := table.info().evicted_early):
+                raise ExchangeError(
+                    f"{lost:,} of the rows of {what} found no room in a table made for all: their lengths are too "
+                    f"uneven, or their episodes too short. Give max_size, of more than {size:,}"
+                )
         except BaseException as error:
             with contextlib.suppress(Exception):
                 table.clear()
@@ -183,7 +195,10 @@ def _counted(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> t
 
 
 def _planned(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> Schema:
-    """Read the columns whose rows vary in length, for how long they are in the mean."""
+    """Read the columns whose rows vary in length, for how long they are in the mean, with room for uneven ones.
+
+    What the table that they come from was planned for counts where it is more.
+    """
     old = {new: old for old, new in names.items()}
     wanted = [old.get(column.name, column.name) for column in frame.schema.ragged]
     rows, total = 0, dict.fromkeys(wanted, 0)
@@ -192,9 +207,9 @@ def _planned(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> S
             rows += len(piece)
             for name in wanted:
                 total[name] += sum(int(part.lengths.sum()) for part in ragged_chunks(name, piece.column(name)))
-    lengths = {names.get(name, name): max(1.0, total[name] / max(rows, 1)) for name in wanted}
+    lengths = {names.get(name, name): max(1.0, _UNEVEN * total[name] / max(rows, 1)) for name in wanted}
     columns = [
-        changed(column, column.name, lengths[column.name]) if column.ragged and column.mean_length is None else column
+        changed(column, column.name, max(lengths[column.name], column.mean_length or 0.0)) if column.ragged else column
         for column in frame.schema
     ]
     return Schema(tuple(columns))

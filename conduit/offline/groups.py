@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from conduit.exchange.damage import reading
+from conduit.exchange.damage import readable, reading
 from conduit_store.errors import ExchangeError, SourceNotFound
 
 __all__ = ["Piece", "pieces_of", "read"]
@@ -62,7 +62,7 @@ def _parquet_rows(file: Path) -> tuple[list[int], pa.Schema]:
 def _arrow_rows(file: Path) -> tuple[list[int], pa.Schema]:
     """One column of each batch is looked at: the file does not say how many rows it has."""
     with reading(file, "an Arrow IPC file"), pa.memory_map(str(file)) as mapped:
-        schema = pa.ipc.open_file(mapped).schema
+        schema = readable(pa.ipc.open_file(mapped).schema)
         narrow = min(range(len(schema)), key=lambda i: isinstance(schema.field(i).type, pa.ExtensionType), default=0)
         reader = pa.ipc.open_file(mapped, options=pa.ipc.IpcReadOptions(included_fields=[narrow]))
         return [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)], schema
@@ -77,7 +77,7 @@ def read(piece: Piece, columns: list[str], first: int | None) -> pa.Table:
     file = piece.file
     if file.suffix in _ARROW:
         with reading(file, "an Arrow IPC file"), pa.memory_map(str(file)) as mapped:
-            schema = pa.ipc.open_file(mapped).schema
+            schema = readable(pa.ipc.open_file(mapped).schema)
             fields = sorted(schema.get_field_index(name) for name in columns)
             reader = pa.ipc.open_file(mapped, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
             batch = reader.get_batch(piece.number)

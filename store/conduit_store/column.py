@@ -151,7 +151,7 @@ def shown(value: object, limit: int = 60) -> str:
 def _checked_dtype(name: str, dtype: object) -> np.dtype[Any]:
     try:
         checked: np.dtype[Any] = np.dtype(dtype)  # type: ignore[call-overload]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, SyntaxError) as error:  # NumPy parses text
         raise DtypeMismatch(
             f"column {name!r}: {shown(dtype)} is not a dtype. Give a NumPy dtype such as 'float32'"
         ) from error
@@ -195,7 +195,7 @@ def _checked_shape(name: str, shape: Any) -> tuple[Any, ...]:
         varies = given[:1] == (None,)
         given = given[1:] if varies else given
         checked = tuple(int(size) for size in given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         given, checked, varies = (None,), (), False
     if checked != given or any(size < 1 for size in checked):
         raise ShapeMismatch(

@@ -34,7 +34,8 @@ class Ragged:
         >>> array, mask = tokens.padded(fill=-1)    # [[0, 1, 2], [3, -1, -1]]
 
     Raises:
-        ShapeMismatch: offsets that descend or lie outside of the values. DtypeMismatch: offsets that are no integers.
+        ShapeMismatch: offsets that descend or lie outside of the values. DtypeMismatch: offsets that are no integers,
+            another `text`, or one of values that are no bytes.
     """
 
     __slots__ = ("offsets", "text", "values")
@@ -52,6 +53,11 @@ class Ragged:
         if starts[0] < 0 or starts[-1] > len(values) or (starts[1:] < starts[:-1]).any():
             raise ShapeMismatch(
                 f"offsets from {starts[0]} to {starts[-1]} of {len(values)} elements: they must ascend within them"
+            )
+        if text is not None and (text not in ("string", "binary") or values.dtype != np.uint8 or values.ndim != 1):
+            raise DtypeMismatch(
+                f"text is {text!r}, of values {values.dtype} {values.shape}: give 'string' or 'binary', and bytes "
+                "uint8 (total,)"
             )
         self.values: Array = values
         self.offsets: npt.NDArray[np.int64] = starts
@@ -140,7 +146,7 @@ class Ragged:
         `length`: the longest row's if None.
 
         Raises:
-            ShapeMismatch: a row is longer than `length`; names the first.
+            ShapeMismatch: a row is longer than `length`; names the first. ConfigError: `fill` is no value of the dtype.
         """
         lengths = self.lengths
         longest = int(lengths.max(initial=0))
@@ -149,7 +155,10 @@ class Ragged:
             row = int(np.argmax(lengths > most))
             raise ShapeMismatch(f"row {row} has {lengths[row]} elements, length is {most}: raise it, or cut the rows")
         mask = _within(lengths, most)
-        array = np.full((len(self), most, *self.values.shape[1:]), fill, self.values.dtype)
+        try:
+            array = np.full((len(self), most, *self.values.shape[1:]), fill, self.values.dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"fill is {fill!r}: give a value that {self.values.dtype} has ({error})") from error
         array[mask] = self.values[self.offsets[0] : self.offsets[-1]]
         return array, mask
 
@@ -171,9 +180,11 @@ class Ragged:
         if layout == "padded":
             array, mask = self.padded(fill)
             return torch.from_numpy(_numbers(array)), torch.from_numpy(mask)
-        values, offsets = torch.from_numpy(_numbers(self.values)), torch.from_numpy(self.offsets)
+        kept, starts = _numbers(np.ascontiguousarray(self.values)), self.offsets  # torch knows no negative strides
         if layout == "packed":
-            return values, offsets
+            return torch.from_numpy(kept), torch.from_numpy(starts)
+        first, last = starts[0], starts[-1]
+        values, offsets = torch.from_numpy(kept[first:last]), torch.from_numpy(starts if first == 0 else starts - first)
         return torch.nested.nested_tensor_from_jagged(values, offsets)
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ Each row's elements go by the rules of `values.as_rows`: lossless, or refused.
 
 from __future__ import annotations
 
+import codecs
 import sys
 from typing import Any
 
@@ -21,6 +22,8 @@ from .values import as_rows
 __all__ = ["as_ragged", "as_ragged_row"]
 
 Rows = Ragged | list[Any]  # packed, or one contiguous buffer a row
+
+_PIECE = 1 << 20  # bytes of text that are looked at together
 
 
 def as_ragged(column: Column, value: object, n: int | None = None) -> Rows:
@@ -103,8 +106,30 @@ def _packed(column: Column, given: Ragged) -> Ragged:
     if given.text != column.text:
         held, got = column.text or f"{column.dtype} arrays", given.text or f"{given.values.dtype} arrays"
         raise DtypeMismatch(f"column {column.name!r} holds {held}, got rows of {got}. Encode or decode them first")
+    if column.text == "string":
+        _check_text(column, given)
     elements = as_rows(column.elements, given.values)
     return given if elements is given.values else Ragged(elements, given.offsets, text=given.text)
+
+
+def _check_text(column: Column, given: Ragged) -> None:
+    """Refuse rows of bytes that are no UTF-8, each by itself."""
+    starts = given.offsets[:-1][given.lengths > 0]
+    try:
+        text = codecs.getincrementaldecoder("utf-8")()  # by pieces: no copy of all
+        for at in range(int(given.offsets[0]), int(given.offsets[-1]), _PIECE):
+            text.decode(given.values[at : min(at + _PIECE, int(given.offsets[-1]))].tobytes())
+        text.decode(b"", final=True)
+        split = np.flatnonzero((given.values[starts] & 0xC0) == 0x80)
+        if len(split) == 0:
+            return
+    except UnicodeDecodeError:
+        pass
+    for row in range(len(given)):  # which
+        try:
+            given[row]
+        except UnicodeDecodeError as error:
+            raise ValueOutOfRange(f"column {column.name!r}: row {row} is no valid text ({error})") from error
 
 
 def _text(column: Column, value: object, row: int) -> bytes:

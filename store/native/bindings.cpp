@@ -887,7 +887,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("cut", [](PyWriter& w, std::uint32_t chain) { w.checked()->cut(chain); }, "chain"_a)
       .def_prop_ro("holders", &PyWriter::holders)
       .def_prop_ro("keys", [](const PyWriter& w) {  // of the rows of the last call
-        const std::vector<std::uint64_t> keys = w.get()->keys();
+        const std::vector<std::uint64_t> keys = w.checked()->keys();
         return nb::bytes(reinterpret_cast<const char*>(keys.data()), keys.size() * sizeof(std::uint64_t));
       })
       // What the last append was stopped by (Writer::Stopped), and what the limiter then looked like.

@@ -90,8 +90,8 @@ QUEUE_ROLES_AT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("return_begin", "return_row", "return_done"), ("consumer",)),
 }
 
-# Points that lie outside the locks: while a process is stopped there nobody else waits for it. Not `cut_copying`: whoever
-# takes a checkpoint holds the blocks of the cut, and writers that come round to them wait.
+# Points that lie outside the locks: while a process is stopped there nobody else waits for it. Not `cut_copying`:
+# whoever takes a checkpoint holds the blocks of the cut, and writers that come round to them wait.
 LOCK_FREE = frozenset(
     (
         *("attach_claimed", "attach_cleaned", "detach_begin"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -47,13 +48,13 @@ def edited_json(whole: str, data: bytes) -> str:
             del holder[key]
         elif what == 1:
             other, name = places[value % len(places)]
-            holder[key] = json.loads(json.dumps(other[name]))
+            holder[key] = copy.deepcopy(other[name])
         elif what == 2 and isinstance(holder, list):
-            holder.insert(key, json.loads(json.dumps(holder[key])))
+            holder.insert(key, copy.deepcopy(holder[key]))
         elif what == 3 and isinstance(holder[key], int) and not isinstance(holder[key], bool):
             holder[key] += value - 128
         else:
-            holder[key] = _ODD[value % len(_ODD)]
+            holder[key] = copy.deepcopy(_ODD[value % len(_ODD)])
     return json.dumps(tree)
 
 

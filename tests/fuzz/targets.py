@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -47,6 +48,10 @@ class Target(ABC):
     @abstractmethod
     def run(self, data: bytes) -> None:
         """Read what `data` makes of something whole."""
+
+    def close(self) -> None:
+        """Take away what it has made."""
+        shutil.rmtree(self.folder)
 
 
 def filled(store: conduit.Store) -> None:
@@ -150,6 +155,11 @@ class Numpy(Target):
             self.table.clear()
 
 
+    def close(self) -> None:
+        self.store.close()
+        super().close()
+
+
 class Arrow(Numpy):
     """Import of Arrow IPC files: pyarrow reads them, and ours is what it gives."""
 
@@ -179,9 +189,15 @@ class Header(Target):
             attachment.close()
             os.pwrite(self.control, b"\0" * 4096, native.fixed_control_bytes(2, 2) - 4096)
 
+    def close(self) -> None:
+        os.close(self.control)
+        os.close(self.data)
+        super().close()
+
 
 TARGETS: dict[str, type[Target]] = {
-    "manifest": Manifest, "restore": Restore, "manifest-file": ManifestFile, "spec": Spec, "npz": Numpy, "arrow": Arrow, "header": Header,
+    "manifest": Manifest, "restore": Restore, "manifest-file": ManifestFile, "spec": Spec, "npz": Numpy, "arrow": Arrow,
+    "header": Header,
 }  # fmt: skip
 
 

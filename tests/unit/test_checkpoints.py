@@ -17,10 +17,12 @@ from conduit import (
     CheckpointDamaged,
     CheckpointError,
     CheckpointNotFound,
+    Column,
     ConduitError,
     ConfigError,
     NameTaken,
     ReadOnlyStore,
+    Schema,
     StaleKey,
     Store,
     checkpoints,
@@ -645,3 +647,19 @@ def test_a_copy_of_the_folder_is_as_good(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "a")
         with restored(tmp_path / "b") as again:
             assert contents(again["t"]) == contents(table)
+
+
+def test_a_queue_that_is_drained_and_has_rows_of_any_length(tmp_path: Path) -> None:
+    """Of its newest block no row is left."""
+    texts = Schema((Column("text", "string", mean_length=4),))
+    with fresh_store() as store:
+        queue = store.create_queue("q", texts, 64)
+        queue.extend({"text": ["a", "bb", "ccc"]})
+        queue.sample(3).ack()
+        store.checkpoint(tmp_path)
+    with Store.restore(tmp_path, "drained") as again:
+        queue = again.queue("q")
+        assert len(queue) == 0
+        queue.extend({"text": ["d"]})
+        assert list(queue.sample(1)["text"]) == ["d"]
+        queue.verify()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -16,11 +17,11 @@ FOUND = Path(targets.__file__).parent / "found"
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_known_inputs(name: str) -> None:
-    target = targets.TARGETS[name]()
-    target.run(b"")  # nothing is edited: what it reads is whole
-    inputs = [*target.seeds, *(path.read_bytes() for path in sorted((FOUND / name).glob("*")))]
-    for data in inputs:
-        targets.once(target, data)
+    with contextlib.closing(targets.TARGETS[name]()) as target:
+        target.run(b"")  # nothing is edited: what it reads is whole
+        inputs = [*target.seeds, *(path.read_bytes() for path in sorted((FOUND / name).glob("*")))]
+        for data in inputs:
+            targets.once(target, data)
 
 
 def test_a_target_tells_a_fault() -> None:
@@ -28,8 +29,8 @@ def test_a_target_tells_a_fault() -> None:
         def run(self, data: bytes) -> None:
             raise KeyError(data)
 
-    with pytest.raises(KeyError):
-        targets.once(Broken(), b"x")
+    with contextlib.closing(Broken()) as target, pytest.raises(KeyError):
+        targets.once(target, b"x")
 
 
 def test_edits_reach_every_part() -> None:

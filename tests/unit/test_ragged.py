@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conduit import ConfigError, DtypeMismatch, Ragged, ShapeMismatch
+from conduit import Column, ConfigError, DtypeMismatch, Ragged, Schema, ShapeMismatch, ValueOutOfRange
+from tests.store_support import fresh_store
 
 ROWS = [[0, 1, 2], [], [3], [4, 5]]
 
@@ -99,3 +100,38 @@ def test_what_is_no_ragged() -> None:
         Ragged.from_rows([np.zeros(1, np.float32), np.zeros(1, np.float64)])
     with pytest.raises(ConfigError, match="layout"):
         packed().to_torch("dense")
+
+
+@pytest.mark.parametrize("offsets", [[0, 3, 5], [0, 2, 2, 5]])
+def test_bytes_that_are_no_text(offsets: list[int]) -> None:
+    """Also a character that two rows share."""
+    given = Ragged(np.frombuffer("a\u00e9\u00e9".encode(), np.uint8), offsets, text="string")
+    whole = offsets == [0, 3, 5]
+    texts = Schema((Column("text", "string", mean_length=4),))
+    with fresh_store() as store:
+        table = store.create_table("t", texts, 10)
+        if whole:
+            table.extend({"text": given})
+            assert list(table.rows(table.blocks()[0].keys)["text"]) == ["a\u00e9", "\u00e9"]
+            bad = Ragged(np.array([97, 0xFF], np.uint8), [0, 1, 2], text="string")
+            with pytest.raises(ValueOutOfRange, match="row 1 is no valid text"):
+                table.extend({"text": bad})
+        else:
+            with pytest.raises(ValueOutOfRange, match="row 0 is no valid text"):
+                table.extend({"text": given})
+
+
+def test_text_of_what_is_none() -> None:
+    for values, text in ((np.zeros(2, np.int64), "string"), (np.zeros(2, np.uint8), "foo")):
+        with pytest.raises(DtypeMismatch, match="give 'string' or 'binary'"):
+            Ragged(values, [0, 2], text=text)
+    with pytest.raises(ConfigError, match="fill is -1"):
+        Ragged(np.zeros(3, np.uint8), [0, 1, 3]).padded(fill=-1)
+
+
+def test_jagged_tensors_of_a_part() -> None:
+    pytest.importorskip("torch")
+    part = Ragged(np.arange(10), [3, 5, 9]).to_torch("jagged")
+    assert [row.tolist() for row in part.unbind()] == [[3, 4], [5, 6, 7, 8]]
+    turned = Ragged(np.arange(4)[::-1], [0, 1, 4]).to_torch("packed")
+    assert turned[0].tolist() == [3, 2, 1, 0]

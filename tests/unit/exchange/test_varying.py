@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import conduit
-from conduit import Column, Schema, Table
+from conduit import Column, ConduitError, Schema, Table
 from tests.store_support import fresh_store
 
 SCHEMA = Schema((
@@ -67,13 +67,13 @@ def test_there_and_back(tmp_path: Path, format: str) -> None:
 
 
 def test_lists_of_others(tmp_path: Path) -> None:
-    """How long they are in the mean is found by reading them once."""
+    """How long they are in the mean is found by reading them once, and a tenth is added."""
     tokens = [list(range(i % 50)) for i in range(500)]
     columns = {"x": np.arange(500), "tokens": tokens, "text": [str(i) * 3 for i in range(500)]}
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     with fresh_store("64MiB") as store:
         table = store.import_table("t", tmp_path / "x.parquet")
-        assert table.schema.column("tokens").mean_length == pytest.approx(24.5)
+        assert table.schema.column("tokens").mean_length == pytest.approx(1.1 * 24.5)
         assert len(table) == 500
         batch = table.sample(100)
         assert all(batch["tokens"][i].tolist() == tokens[batch["x"][i]] for i in range(100))
@@ -89,3 +89,36 @@ def test_formats_without_them(tmp_path: Path, format: str) -> None:
         with pytest.raises(conduit.ConfigError, match="vary in length, as of tokens, frames, flags, prompt, blob"):
             table.export(tmp_path / "x", format)
         assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_longer_than_they_were_planned_for_are_all_there(tmp_path: Path) -> None:
+    """An export says what its table was planned for; what counts is how long its rows are."""
+    long = Schema((Column("x", "int64"), Column("tokens", "int32", (None,), mean_length=10)))
+    lengths = np.random.default_rng(1).geometric(1 / 50, 1_000)
+    tokens = [np.full(n, i, np.int32) for i, n in enumerate(lengths)]
+    with fresh_store() as store:
+        table = store.create_table("t", long, 8_000)
+        table.extend({"x": np.arange(1_000), "tokens": tokens})
+        assert table.export(tmp_path / "t.parquet") == 1_000
+        again = store.import_table("again", tmp_path / "t.parquet")
+        assert len(again) == 1_000
+        assert (again.schema.column("tokens").mean_length or 0) >= 50
+
+
+def test_columns_stay_mutable(tmp_path: Path) -> None:
+    late = Schema((Column("x", "int64"), Column("reward", "float32", mutable=True)))
+    with fresh_store() as store:
+        store.create_table("t", late, 10).extend({"x": np.arange(3), "reward": np.zeros(3, np.float32)})
+        for suffix in ("parquet", "arrow", "arrows"):
+            store["t"].export(tmp_path / f"t.{suffix}")
+            again = store.import_table(suffix, tmp_path / f"t.{suffix}")
+            assert again.schema.column("reward").mutable
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.npz", "t.arrow"])
+def test_a_place_that_cannot_be_written(name: str) -> None:
+    with fresh_store() as store:
+        table = store.create_table("t", Schema((Column("x", "int64"),)), 10)
+        table.extend({"x": np.arange(3)})
+        with pytest.raises(ConduitError):
+            table.export(Path("/proc") / name)
