@@ -381,6 +381,15 @@ TableInfo TableCore::info(std::uint32_t v) {
     }
     if (t_.limiter == kSampleToInsert) return_reserved_by_dead();
     info.limiter = limiter_state();
+    for (std::uint32_t i = 0; i < (slots() ? t_.active_count : t_.n_blocks); ++i) {
+      const Block& block = blocks_[slots() ? active_[i] : i];
+      if (block.state.load(std::memory_order_relaxed) != kOpen || (block.pub.load() & (kSealed | kReleased)) != 0) continue;
+      ++info.open_writers;
+      const std::uint32_t owner = process_->segments().process(block.owner).pid.load();
+      const auto same = std::find_if(info.writers.begin(), info.writers.end(), [&](const WriterInfo& w) { return w.pid == owner; });
+      if (same == info.writers.end()) info.writers.push_back({owner, 1});
+      else ++same->blocks;
+    }
   }
   // The rest is read without the lock: numbers for people, each right at some moment of the call.
   info.steps_folded = c.steps_folded.load();
@@ -411,12 +420,6 @@ TableInfo TableCore::info(std::uint32_t v) {
     info.blocks_free += state == kFree;
     info.blocks_retired += state == kRetired;
     info.blocks_pinned += !slots() && pinned(b, &pid);
-    if (state != kOpen || (blocks_[b].pub.load() & (kSealed | kReleased)) != 0) continue;
-    ++info.open_writers;
-    const std::uint32_t owner = process_->segments().process(blocks_[b].owner).pid.load();
-    const auto same = std::find_if(info.writers.begin(), info.writers.end(), [&](const WriterInfo& w) { return w.pid == owner; });
-    if (same == info.writers.end()) info.writers.push_back({owner, 1});
-    else ++same->blocks;
   }
   const std::uint64_t now = now_ns();
   const Header& header = process_->segments().header();
