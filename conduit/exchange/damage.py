@@ -45,5 +45,5 @@ def readable(schema: pa.Schema) -> pa.Schema:
 
 _DAMAGE = (
     pa.ArrowException, OSError, EOFError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError,
-    NotImplementedError, UnicodeError, AssertionError, RecursionError, SyntaxError, zipfile.BadZipFile, zlib.error,
+    RuntimeError, UnicodeError, AssertionError, SyntaxError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip

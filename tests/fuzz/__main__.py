@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", help=f"which ({', '.join(TARGETS)}); all if none is named")
     parser.add_argument("--seconds", type=int, default=0, help="for each target; 0: no limit")
     parser.add_argument("--runs", type=int, default=2_000_000, help="of each target (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of what is tried; 0: another one each time")
     parser.add_argument("--corpus", type=Path, default=Path(".fuzz"), help="folder of interesting inputs (%(default)s)")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -36,6 +37,7 @@ def main() -> int:
     for name in arguments.targets or TARGETS:
         print(f"=== {name}", flush=True)
         limits = [f"--seconds={arguments.seconds}", f"--runs={arguments.runs}", f"--corpus={arguments.corpus}"]
+        limits.append(f"--seed={arguments.seed}")
         done = subprocess.run([sys.executable, "-m", "tests.fuzz", name, "--here", *limits], check=False)
         if done.returncode:
             print(f"=== {name}: a fault; its input is in {FOUND / name}")
@@ -58,6 +60,7 @@ def fuzz(name: str, arguments: argparse.Namespace) -> int:
     for number, seed in enumerate(target.seeds):
         (corpus / f"seed-{number}").write_bytes(seed)
     options = [f"-max_total_time={arguments.seconds}", f"-runs={arguments.runs}", "-max_len=256", "-rss_limit_mb=4096"]
+    options.append(f"-seed={arguments.seed}")
     options += [f"-artifact_prefix={found}/", "-print_final_stats=1", "-verbosity=0", "-timeout=60"]
     atheris.Setup([sys.argv[0], str(corpus), str(found), *options], lambda data: targets.once(target, data))
     atheris.Fuzz()
