@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from conduit.exchange.frame import FINAL, Frame, arrow_array, as_stored
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError
 
-__all__ = ["Episode", "Episodes", "check_episodic", "table_of"]
+__all__ = ["Episode", "Episodes", "check_episodic", "episode_of", "tables_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,48 @@ class Episodes:
         return made
 
 
-def table_of(frame: Frame, episodes: Iterable[tuple[int, Episode]]) -> pa.Table:
+def episode_of(frame: Frame, arrays: Mapping[str, Array], n: int) -> Episode:
+    """Return an episode of `n` steps from whole arrays; those of observations have one row more, the final one.
+
+    Raises:
+        ValueError: a column is not there, or has another dtype or shape. For use within `reading`.
+    """
+    columns: dict[str, Array] = {}
+    final: dict[str, Array] = {}
+    for column in frame.schema:
+        if column.name not in arrays:
+            raise ValueError(f"an episode has no {column.name}, it has {', '.join(arrays)}")
+        array = arrays[column.name]
+        expected = n + (column in frame.schema.obs)
+        if array.dtype != column.dtype or array.shape != (expected, *column.shape):
+            raise ValueError(
+                f"{column.name} is {array.dtype} of shape {array.shape}, {expected} of {column} were due"
+            )
+        if expected > n:
+            final[column.name] = array[-1:]
+        columns[column.name] = array[:n]
+    return Episode(columns, final)
+
+
+def tables_of(
+    frame: Frame, episodes: Iterable[tuple[int, Episode]], columns: list[str], rows: int
+) -> Iterator[pa.Table]:
+    """Iterate over numbered episodes as tables of `columns`, of whole episodes and about `rows` rows each."""
+    waiting: list[tuple[int, Episode]] = []
+    count = 0
+    for number, episode in episodes:
+        waiting.append((number, episode))
+        count += len(episode)
+        if count >= rows:
+            yield _table_of(frame, waiting).select(columns)
+            waiting, count = [], 0
+    if waiting:
+        yield _table_of(frame, waiting).select(columns)
+
+
+def _table_of(frame: Frame, known: list[tuple[int, Episode]]) -> pa.Table:
     """Return episodes, with their numbers, as one table of the frame's form."""
     schema = frame.to_arrow()
-    known = list(episodes)
-    if not known:
-        return schema.empty_table()
     lengths = np.array([len(episode) for _, episode in known])
     nulls = np.ones(lengths.sum(), np.bool_)
     nulls[np.cumsum(lengths) - 1] = False

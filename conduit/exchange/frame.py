@@ -24,12 +24,12 @@ import pyarrow as pa
 
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
-from conduit_store.arrow import column_of_field, to_numpy
+from conduit_store.arrow import arrow_type, column_of_field, to_numpy
 from conduit_store.errors import ConfigError, ExchangeError, MissingColumn, SchemaError, ShapeMismatch
 from conduit_store.schema import Column, Schema
 
 __all__ = [
-    "FINAL", "NEXT", "PRIORITY", "Frame", "arrow_array", "as_stored", "changed", "check_rename", "named", "outer",
+    "FINAL", "NEXT", "PRIORITY", "Frame", "arrow_array", "as_stored", "check_rename", "named", "outer",
 ]  # fmt: skip
 
 FINAL = "final_"  # final_obs, final_obs/camera
@@ -101,7 +101,7 @@ class Frame:
 
     def _renamed(self, rename: Mapping[str, str]) -> Frame:
         columns = tuple(
-            changed(column, rename.get(column.name, column.name), column.mean_length) for column in self.schema
+            replace(column, name=rename.get(column.name, column.name)) for column in self.schema
         )
         links = [None if name is None else rename.get(name, name) for name in (self.episode, self.step)]
         return replace(self, schema=Schema(columns), episode=links[0], step=links[1])
@@ -154,12 +154,6 @@ class Frame:
         return [name for name in names if name in self.schema or name in links]
 
 
-def changed(column: Column, name: str, mean_length: float | None) -> Column:
-    """Return a column with another name, or planned for another length."""
-    shape = () if column.text else column.shape
-    return Column(name, column.dtype_name, shape, mean_length=mean_length, mutable=column.mutable)
-
-
 def _free(name: str, schema: Schema) -> str:
     while name in schema:
         name += "_"
@@ -200,12 +194,7 @@ def _found(schema: pa.Schema) -> Schema:
 
 def _outer_type(column: Column) -> pa.DataType:
     """The type that others know: bool8 is known to few."""
-    if column.text is not None:
-        return pa.large_string() if column.text == "string" else pa.large_binary()
-    if column.ragged:
-        return pa.large_list(pa.field("item", _outer_type(column.elements), nullable=False))
-    kind = pa.bool_() if column.dtype.kind == "b" else pa.from_numpy_dtype(column.dtype)
-    return pa.fixed_shape_tensor(kind, list(column.shape)) if column.shape else kind
+    return arrow_type(column, pa.bool_())
 
 
 def outer(array: pa.Array) -> pa.Array:

@@ -18,7 +18,7 @@ from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
 from conduit.exchange.damage import reading
-from conduit.exchange.episodes import Episode, Episodes, check_episodic, table_of
+from conduit.exchange.episodes import Episode, Episodes, check_episodic, episode_of, tables_of
 from conduit.exchange.frame import Frame
 from conduit_store.arrays import Array
 from conduit_store.errors import ExchangeError
@@ -116,36 +116,17 @@ class Source:
         return Schema(tuple(Column(name, array.dtype, array.shape[1:]) for name, array in arrays.items()))
 
     def pieces(self, columns: list[str], rows: int) -> Iterator[pa.Table]:
-        waiting: list[tuple[int, Episode]] = []
-        count = 0
+        return tables_of(self._frame, self._read(), columns, rows)
+
+    def _read(self) -> Iterator[tuple[int, Episode]]:
         with reading(self._path, _KIND):
             episodes = iter(self._storage.get_episodes(range(self.episodes or 0)))
         for number in range(self.episodes or 0):
             with reading(self._path, f"{_KIND}, episode {number}"):
-                episode = self._episode(next(episodes))
+                arrays = _columns(next(episodes), self._told)
+                episode = episode_of(self._frame, arrays, len(arrays["reward"]))
             if len(episode):
-                waiting.append((number, episode))
-                count += len(episode)
-            if count >= rows:
-                yield table_of(self._frame, waiting).select(columns)
-                waiting, count = [], 0
-        if waiting:
-            yield table_of(self._frame, waiting).select(columns)
-
-    def _episode(self, stored: dict[str, Any]) -> Episode:
-        arrays = _columns(stored, self._told)
-        n = len(arrays["reward"])
-        final: dict[str, Array] = {}
-        for column in self._frame.schema:
-            array = arrays[column.name]
-            expected = n + (column in self._frame.schema.obs)
-            if array.dtype != column.dtype or array.shape != (expected, *column.shape):
-                found = f"{array.dtype} of shape {array.shape}"
-                raise ValueError(f"{column.name} is {found}, {expected} of {column} were due")
-            if expected > n:
-                final[column.name] = array[-1:]
-                arrays[column.name] = array[:-1]
-        return Episode({name: arrays[name] for name in self._frame.schema.names}, final)
+                yield number, episode
 
     def close(self) -> None:
         pass  # the storage has its file open only while it reads

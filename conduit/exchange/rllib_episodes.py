@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from conduit.exchange.damage import reading
-from conduit.exchange.episodes import Episode, Episodes, check_episodic, table_of
+from conduit.exchange.episodes import Episode, Episodes, check_episodic, episode_of, tables_of
 from conduit.exchange.frame import Frame
 from conduit.exchange.parquet import files_of
 from conduit_store.arrays import Array
@@ -146,34 +146,15 @@ class Source:
                         yield file, arrays, len(episode)
 
     def pieces(self, columns: list[str], rows: int) -> Iterator[pa.Table]:
-        waiting: list[tuple[int, Episode]] = []
-        count = 0
+        return tables_of(self._frame, self._episodes(), columns, rows)
+
+    def _episodes(self) -> Iterator[tuple[int, Episode]]:
         for number, (file, arrays, n) in enumerate(self._read()):
             if n == 0:
                 continue
             with reading(file, _KIND):
-                waiting.append((number, self._episode(arrays, n)))
-            count += n
-            if count >= rows:
-                yield table_of(self._frame, waiting).select(columns)
-                waiting, count = [], 0
-        if waiting:
-            yield table_of(self._frame, waiting).select(columns)
-
-    def _episode(self, arrays: dict[str, Array], n: int) -> Episode:
-        final: dict[str, Array] = {}
-        for column in self._frame.schema:
-            if column.name not in arrays:
-                raise ValueError(f"an episode has no {column.name}, it has {', '.join(arrays)}")
-            array = arrays[column.name]
-            expected = n + (column in self._frame.schema.obs)
-            if array.dtype != column.dtype or array.shape != (expected, *column.shape):
-                found = f"{array.dtype} of shape {array.shape}"
-                raise ValueError(f"{column.name} is {found}, {expected} of {column} were due")
-            if expected > n:
-                final[column.name] = array[-1:]
-                arrays[column.name] = array[:-1]
-        return Episode({name: arrays[name] for name in self._frame.schema.names}, final)
+                episode = episode_of(self._frame, arrays, n)
+            yield number, episode
 
     def close(self) -> None:
         pass  # each file is open only while it is read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from conduit.exchange import formats, npz
 from conduit.exchange.aside import aside
-from conduit.exchange.frame import Frame, changed, check_rename, named
+from conduit.exchange.frame import Frame, check_rename, named
 from conduit.exchange.inflow import Inflow
 from conduit.exchange.memory import Memory
 from conduit.exchange.outflow import Outflow
@@ -209,7 +210,7 @@ def _planned(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> S
                 total[name] += sum(int(part.lengths.sum()) for part in ragged_chunks(name, piece.column(name)))
     lengths = {names.get(name, name): max(1.0, _UNEVEN * total[name] / max(rows, 1)) for name in wanted}
     columns = [
-        changed(column, column.name, max(lengths[column.name], column.mean_length or 0.0)) if column.ragged else column
+        replace(column, mean_length=max(lengths[column.name], column.mean_length or 0.0)) if column.ragged else column
         for column in frame.schema
     ]
     return Schema(tuple(columns))

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from .layout import BlockLayout
 
 __all__ = [
-    "block_to_arrow", "column_of_field", "ragged_chunks", "record_batch_columns", "schema_to_arrow", "to_numpy",
+    "arrow_type", "block_to_arrow", "column_of_field", "ragged_chunks", "record_batch_columns", "schema_to_arrow",
+    "to_numpy",
 ]  # fmt: skip
 
 
@@ -148,7 +149,7 @@ def column_of_field(field: pa.Field, mean_length: float | None = None) -> Column
 
 def schema_to_arrow(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a block; see `Schema.to_arrow`."""
-    return pa.schema([pa.field(column.name, _arrow_type(column), nullable=False) for column in schema.columns])
+    return pa.schema([pa.field(column.name, arrow_type(column), nullable=False) for column in schema.columns])
 
 
 def ragged_chunks(name: str, data: pa.Array | pa.ChunkedArray) -> list[Ragged]:
@@ -240,12 +241,13 @@ def _foreign_rows(column: Column, kind: pa.DataType, offsets: int, rows: int, el
     return pa.Array.from_buffers(kind, rows, [None, ends], children=[values])
 
 
-def _arrow_type(column: Column) -> pa.DataType:
+def arrow_type(column: Column, boolean: pa.DataType | None = None) -> pa.DataType:
+    """Return the Arrow type of a column's rows; `boolean`: of a bool, arrow.bool8 if None, as blocks have it."""
     if column.text is not None:
         return pa.large_string() if column.text == "string" else pa.large_binary()
     if column.ragged:
-        return pa.large_list(pa.field("item", _arrow_type(column.elements), nullable=False))
-    value_type = pa.bool8() if column.dtype.kind == "b" else pa.from_numpy_dtype(column.dtype)
+        return pa.large_list(pa.field("item", arrow_type(column.elements, boolean), nullable=False))
+    value_type = (boolean or pa.bool8()) if column.dtype.kind == "b" else pa.from_numpy_dtype(column.dtype)
     return pa.fixed_shape_tensor(value_type, list(column.shape)) if column.shape else value_type
 
 
