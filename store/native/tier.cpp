@@ -202,6 +202,9 @@ std::vector<TableCore::Move> TableCore::choose_moves() {
   Tier& tier = t_.tier;
   IndexLock lock(*this);
   look_at_heat();
+  SpaceHolders holders;
+  std::vector<std::uint64_t> stalled;
+  if (tier.leaving_count > 0) reclaim(&holders, &stalled);
   const std::uint32_t had = tier.free_count + tier.leaving_count;
   const bool wanted = tier.wanted.exchange(0, std::memory_order_acq_rel) != 0;
   if (tier.error.load(std::memory_order_relaxed) != 0 && !wanted) return moves;  // the disk is tried again when a writer needs it
