@@ -20,7 +20,11 @@ namespace {
 
 constexpr std::size_t kMovesAtOnce = 8;             // blocks that are written before one sync
 constexpr std::uint32_t kMostFree = 64;             // frames kept free for writers
+#ifdef CONDUIT_FAILPOINTS
+constexpr std::uint64_t kLookEvery = 256;
+#else
 constexpr std::uint64_t kLookEvery = 8192;          // rows read from disk between two looks at heat
+#endif
 constexpr std::uint64_t kHotter = 32;               // rows by which chance alone may make a block look hot
 constexpr std::uint32_t kWishes = 4;
 
