@@ -23,7 +23,15 @@ from conduit.blocks import BlockView
 from conduit.delivery import QueueBatch
 from conduit.disk import Disk
 from conduit.loader import Loader, LoaderMetrics
-from conduit.metrics import ConsumerMetrics, QueueMetrics, ReaderMetrics, StoreMetrics, TableMetrics, WriterMetrics
+from conduit.metrics import (
+    ConsumerMetrics,
+    DiskMetrics,
+    QueueMetrics,
+    ReaderMetrics,
+    StoreMetrics,
+    TableMetrics,
+    WriterMetrics,
+)
 from conduit.queue import Queue, QueueWriter
 from conduit.queue_loader import QueueLoader
 from conduit.store import Store
@@ -76,14 +84,14 @@ from conduit_store.schema import Column, Schema
 __version__ = "0.1.0"
 
 __all__ = [
-    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Disk", "Loader", "LoaderMetrics", "Queue",
-    "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "ReaderMetrics", "Schema", "Store",
+    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Disk", "DiskMetrics", "Loader", "LoaderMetrics",
+    "Queue", "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "ReaderMetrics", "Schema", "Store",
     "StoreMetrics", "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "WriterMetrics", "agents",
     "balance", "limiters", "removers", "samplers", "schedules", "windows", "AppendTimeout", "AttachRefused",
     "AttachTimeout", "CapacityError", "CheckpointBusy", "CheckpointDamaged", "CheckpointError",
     "CheckpointNotFound", "ConduitError", "ConfigError", "DiskError", "DtypeMismatch", "EpisodeError",
-    "ExchangeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn", "MissingExtra", "NameTaken",
-    "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout", "SchemaError",
+    "ExchangeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn", "MissingExtra",
+    "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout", "SchemaError",
     "ShapeMismatch", "SourceNotFound", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound", "UnknownColumn",
     "UnknownTable", "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip

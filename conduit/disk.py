@@ -97,7 +97,7 @@ class DiskTier:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Have a thread here that moves blocks: each process that writes needs one. Idempotent, right after a fork too."""
+        """Have a thread here that moves blocks: each process that writes needs one. Idempotent, also after a fork."""
         if not self._write or self._pid == os.getpid():
             return
         with self._lock:
@@ -118,7 +118,7 @@ class DiskTier:
             except ConduitError:  # closed
                 return
             if moved < 0 and not failing:
-                logger.warning("table %r: rows cannot be moved to disk, appends that need it raise DiskError", self._name)
+                logger.warning("table %r: rows cannot be moved to disk; appends raise DiskError", self._name)
             failing = moved < 0 or (failing and moved == 0)
 
     def stop(self) -> None:

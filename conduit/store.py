@@ -310,7 +310,7 @@ class Store(Closing):
         `limiter`: MinSize(1) if None. `max_times_sampled`: a row leaves once it has been drawn so often, counted where
         it is drawn: what a killed reader or a closed loader had drawn and not delivered is lost. Such a table keeps
         room for twice its rows, since memory comes back by block.
-        `disk`: where rows go that memory has no room for, `conduit.Disk(folder, host_memory)`; they stay in memory if None.
+        `disk`: where rows go that memory has no room for, `conduit.Disk(folder, host_memory)`; nowhere if None.
         `seed`: of all draws. `exist_ok`: return the table if it is there with the very same settings.
 
         Raises:

@@ -559,9 +559,9 @@ class Table:
             UnknownWindow: says which there are.
         """
         core = self._native
-        told = core.info(self._view(window).index)
+        told, tier = core.info(self._view(window).index), core.tier() if self._disk is not None else None
         return TableMetrics.from_native(
-            self.name, self.max_size, self._spec.limiter, core.data_bytes, core.control_bytes, told
+            self.name, self.max_size, self._spec.limiter, core.data_bytes, core.control_bytes, told, tier
         )
 
     def histogram(self, what: str, *, bins: int | Sequence[float] = 20, window: str | None = None) -> Histogram:

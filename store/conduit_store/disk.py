@@ -1,7 +1,7 @@
-"""The files of tables that may outgrow memory: made, found, removed when nobody holds them, and what they say of themselves.
+"""The files of tables that may outgrow memory: made, found, removed when nobody holds them, and what is in them.
 
-Whoever has such a file open holds a shared lock of it (flock), which the kernel drops at death. The last one to close it
-removes it; what killed processes have left is swept by whoever uses the folder next.
+Whoever has such a file open holds a shared lock of it (flock), which the kernel drops at death. The last one to
+close it removes it; what killed processes have left is swept by whoever uses the folder next.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def open_file(path: str, *, create: bool, write: bool) -> int:
 
 def schema_head(schema: Schema) -> bytes:
     """Return what such a file begins with: Arrow's magic and the schema."""
-    return _MAGIC + schema.to_arrow().serialize().to_pybytes()
+    return _MAGIC + bytes(schema.to_arrow().serialize())
 
 
 def record_header(schema: Schema, layout: BlockLayout) -> bytes:
     """Return the Arrow message that makes a record batch of the block behind it.
 
-    Arrow writes such a message for a batch that it lays out itself; the places of the buffers are then replaced by ours.
+    Arrow writes such a message for a batch that it lays out itself; the buffers' places are then replaced by ours.
     """
     import pyarrow as pa
 
@@ -98,7 +98,7 @@ def record_header(schema: Schema, layout: BlockLayout) -> bytes:
     buffers = message.record(2).vector(2)
     places = iter(layout.offsets)
     for at in range(buffers + 4, buffers + 4 + 16 * _uint32(header, buffers), 16):  # offset and length, int64
-        if struct.unpack_from("<q", header, at + 8)[0] > 0:  # a column of fixed width has one; its validity has no bytes
+        if struct.unpack_from("<q", header, at + 8)[0] > 0:  # a column has one; its validity has no bytes
             struct.pack_into("<q", header, at, next(places))
     struct.pack_into("<q", header, message.place(3), layout.block_bytes)
     header += bytes(-len(header) % ALIGN)

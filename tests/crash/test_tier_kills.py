@@ -1,4 +1,4 @@
-"""Who moves blocks between memory and disk is killed or stopped at each step of it: nobody's rows change, and all go on."""
+"""Who moves blocks between memory and disk is killed or stopped at each step: nobody's rows change, and all go on."""
 
 from __future__ import annotations
 

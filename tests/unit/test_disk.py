@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from conduit import ConfigError, Disk, DiskError, Store, removers, samplers, windows
+from conduit import ConfigError, Disk, DiskError, Store, inspection, removers, samplers, windows
 from conduit_store import disk as files
 from tests import disk_support as support
 from tests.disk_support import EPISODIC, SCHEMA, check, columns, create, fill, settled, tier
@@ -18,7 +19,7 @@ from tests.store_support import fresh_store
 from tests.worker import worker
 
 
-def test_rows_are_the_same_wherever_they_lie(tmp_path: Path) -> None:
+def test_rows_are_the_same_wherever_they_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with fresh_store() as store:
         table = create(store, tmp_path)
         fill(table, 10_000)
@@ -37,7 +38,15 @@ def test_rows_are_the_same_wherever_they_lie(tmp_path: Path) -> None:
         again = table.rows(batch.keys)
         assert (again["x"] == batch["x"]).all()
         check(again)
-        assert store.metrics().tables["t"].rows == 4_000
+        told = store.metrics().tables["t"]
+        assert told.rows == 4_000
+        assert told.disk is not None
+        assert told.disk.blocks_on_disk == tier(table)["blocks_on_disk"]
+        assert told.disk.error == ""
+        inspection.print_store(store.name)
+        assert re.search(r"disk\s+\d+ blocks", capsys.readouterr().out)
+        inspection.print_table(store.name, "t")
+        assert "disk: frames" in capsys.readouterr().out
 
 
 def test_memory_is_what_was_said(tmp_path: Path) -> None:
@@ -228,11 +237,9 @@ def test_a_file_that_is_cut_off_is_an_error_and_not_the_end(tmp_path: Path) -> N
         with table.loader(64, prefetch=2) as loader:
             os.truncate(path, 8192)
             with pytest.raises(DiskError, match=r"cannot be read from disk.*blocks\.arrow"):
-                for _ in range(50):
-                    table.sample(256)
+                table.sample(2_000)
             with pytest.raises(DiskError):
-                for _ in range(50):
-                    next(loader)
+                _ = [next(loader) for _ in range(50)]
         with pytest.raises(DiskError):
             table.histogram("x")
         newest = table.rows([block.keys for block in table.blocks()][-1])
