@@ -35,7 +35,8 @@ class Changes:
 
     `max_size`: of a smaller table's rows the newest stay. `limiter`: another one, or other numbers; counts go on where
     both are a SampleToInsertRatio. `schema`: with columns added (each in `defaults`, one row's value), left out, or of
-    a dtype that holds every value of the old one. `disk`: another one, or False to have all rows in memory. Keys of a table of another shape are new, and old ones stale.
+    a dtype that holds every value of the old one. `disk`: another one, or False to have all rows in memory. Keys of a
+    table of another shape are new, and old ones stale.
 
     Example:
         >>> Changes(max_size=2_000_000, limiter=conduit.limiters.MinSize(10_000))
