@@ -42,8 +42,8 @@ def load_columns(
         for batch in part.batches:
             _check_widths(part, batch.buffers, [dtype.itemsize * batch.rows for dtype in kinds.values()])
         columns = {name: np.empty(part.rows, dtype) for name, dtype in kinds.items()}
+        first = next(iter(kinds))
         if look is not None:
-            first = next(iter(kinds))
             columns[first] = np.empty(max((batch.rows for batch in part.batches), default=0), kinds[first])
         at = row = crc = 0
         for batch in part.batches:

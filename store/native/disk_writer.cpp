@@ -104,7 +104,7 @@ struct DiskWriter::Shared {
   std::string failed;
 
   void check() const {
-    if (error != 0) throw DiskError(error, failed);
+    if (error != 0) throw WriteError(error, failed);
   }
 
   void start() {

@@ -12,12 +12,12 @@
 
 namespace conduit {
 
-struct DiskError : std::system_error {
+struct WriteError : std::system_error {
   std::string file;
-  DiskError(int error, std::string name) : std::system_error(error, std::generic_category(), name), file(std::move(name)) {}
+  WriteError(int error, std::string name) : std::system_error(error, std::generic_category(), name), file(std::move(name)) {}
 };
 
-// Files from front to back, several at a time. For one thread at a time; inert in a forked child. Every call throws DiskError
+// Files from front to back, several at a time. For one thread at a time; inert in a forked child. Every call throws WriteError
 // once a write has failed, of whichever file: a checkpoint needs all of them.
 class DiskWriter {
  public:
