@@ -28,8 +28,9 @@ extern thread_local ReadGuard read_guard __attribute__((tls_model("initial-exec"
 
 class DiskFile {
  public:
-  // Takes over `fd`. The creator (`writes` with a `head`) writes the head and gives the file its length. Throws disk.
-  DiskFile(int fd, std::string path, const std::vector<std::byte>& head, std::vector<std::byte> message, std::uint64_t block_bytes, std::uint32_t n_blocks);
+  // Takes over `fd`. `head` goes to the front of a new file, `message` before each block. `changes`: numbers of blocks in the
+  // file are rewritten through its mapping. Throws disk.
+  DiskFile(int fd, std::string path, const std::vector<std::byte>& head, std::vector<std::byte> message, std::uint64_t block_bytes, std::uint32_t n_blocks, bool changes);
   // The last of all processes that have the file open removes it.
   ~DiskFile();
   DiskFile(const DiskFile&) = delete;

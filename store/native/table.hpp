@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -320,7 +321,7 @@ class TableCore {
   // tier.cpp
   struct Move {
     std::uint32_t block, frame, pin;
-    std::uint64_t generation;
+    std::uint64_t generation, rewritten;
     bool to_disk;
   };
   std::byte* placed(std::uint32_t block) const;
@@ -333,6 +334,8 @@ class TableCore {
   void ask_movers();
   bool want_moves();
   std::vector<Move> choose_moves();
+  std::optional<std::uint32_t> try_pin(std::uint32_t block);
+  void note_rewritten(std::uint32_t block);
   void look_at_heat();
   std::uint64_t mean_heat() const;
   std::vector<std::uint32_t> demotable() const;

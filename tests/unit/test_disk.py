@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from conduit import ConfigError, Disk, DiskError, Store, inspection, removers, samplers, windows
+from conduit import Column, ConfigError, Disk, DiskError, Schema, Store, inspection, removers, samplers, windows
 from conduit_store import disk as files
 from tests import disk_support as support
 from tests.disk_support import EPISODIC, SCHEMA, check, columns, create, fill, settled, tier
@@ -310,3 +310,31 @@ _held: list[Store] = []
 
 def test_support_rows_are_what_they_say() -> None:
     assert support.columns(5, 2)["x"].tolist() == [5, 6]
+
+
+def test_mutable_numbers_change_wherever_their_row_lies(tmp_path: Path) -> None:
+    schema = Schema((*SCHEMA.columns, Column("reward", np.dtype("f4"), mutable=True)))
+    with fresh_store() as store:
+        table = store.create_table("t", schema, 4_000, max_writers=2, disk=Disk(tmp_path, "200KB"))
+        want: dict[int, float] = {}
+        keys = {}
+        chance = np.random.default_rng(1)
+        for at in range(0, 6_000, 100):
+            x = columns(at, 100)
+            put = table.extend({**x, "reward": np.zeros(100, np.float32)}, return_keys=True)
+            keys |= dict(zip(x["x"].tolist(), put.tolist(), strict=True))
+            want |= dict.fromkeys(x["x"].tolist(), 0.0)
+            chosen = chance.choice(sorted(keys), 200)
+            values = chance.random(200).astype(np.float32)
+            result = table.update(np.asarray([keys[i] for i in chosen], np.uint64), reward=values)
+            assert result.applied + result.stale == 200
+            want |= dict(zip(chosen.tolist(), values.tolist(), strict=True))
+            batch = table.sample(128)
+            check(batch)
+            assert batch["reward"].tolist() == [want[i] for i in batch["x"].tolist()]
+        settled(table)
+        assert tier(table)["blocks_on_disk"] > tier(table)["frames"]
+        for block in table.blocks():
+            rows = block.to_arrow()
+            assert rows.column("reward").to_pylist() == [want[i] for i in rows.column("x").to_pylist()]
+        table.verify()
