@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.algorithms.tqc import TQCConfig
 from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
 from ray.rllib.utils.replay_buffers.utils import update_priorities_in_episode_replay_buffer
 
@@ -26,9 +27,9 @@ def dqn(**training: Any) -> Any:
     )
 
 
-def sac(**training: Any) -> Any:
+def sac(kind: Any = SACConfig, **training: Any) -> Any:
     return (
-        SACConfig()
+        kind()
         .environment("Pendulum-v1")
         .debugging(seed=3)
         .training(target_network_update_freq=100, num_steps_sampled_before_learning_starts=0, **training)
@@ -158,4 +159,7 @@ SCENARIOS = {
     "sac": lambda: exact(lambda: sac(tau=0.01), batch=256),
     "sac_n_step_3": lambda: exact(lambda: sac(n_step=3), batch=64),
     "sac_uniform": lambda: exact(lambda: sac(replay_buffer_config=UNIFORM), batch=64),
+    "sac_twin_q": lambda: exact(lambda: sac(twin_q=False, target_entropy=-2.0), batch=64),
+    "tqc": lambda: exact(lambda: sac(TQCConfig), batch=64),
+    "tqc_n_step_3": lambda: exact(lambda: sac(TQCConfig, n_step=3, n_critics=3), batch=64),
 }
