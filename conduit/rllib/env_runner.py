@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from conduit.rllib.ingest import Address, FragmentWriter
+from conduit.rllib.rollouts import EpisodeWriter, QueueAddress, Rollouts
 from conduit.store import Store
 
 __all__ = ["StoringEnvRunner", "storing"]
@@ -16,9 +17,10 @@ class StoringEnvRunner:
     """Mixed into an env runner class. Until it has been told where to write, it is that class and nothing else."""
 
     _conduit_store: Store | None = None
-    _conduit_writer: FragmentWriter | None = None
+    _conduit_writer: FragmentWriter | EpisodeWriter | None = None
+    _conduit_rollouts: Rollouts | None = None
 
-    def conduit_connect(self, address: Address) -> None:
+    def conduit_connect(self, address: Address | QueueAddress) -> None:
         """Write to the store at `address` from now on.
 
         Raises:
@@ -27,7 +29,11 @@ class StoringEnvRunner:
         self.conduit_disconnect()
         os.environ.setdefault("CONDUIT_RUNTIME_DIR", address.runtime_dir)
         self._conduit_store = Store.attach(address.store)
-        self._conduit_writer = FragmentWriter(self._conduit_store, address, max(1, int(self.num_envs)))  # type: ignore[attr-defined]
+        self._conduit_writer = address.writer(self._conduit_store, max(1, int(self.num_envs)))  # type: ignore[attr-defined]
+
+    def conduit_close_with_it(self, rollouts: Rollouts) -> None:
+        """Close `rollouts` when this env runner, the driver's own, is stopped: learners may be elsewhere."""
+        self._conduit_rollouts = rollouts
 
     def conduit_disconnect(self) -> None:
         """Let go of the store. Idempotent."""
@@ -48,6 +54,8 @@ class StoringEnvRunner:
     def stop(self) -> None:
         """Let go of the store, and stop."""
         self.conduit_disconnect()
+        if self._conduit_rollouts is not None:
+            self._conduit_rollouts.close()
         super().stop()  # type: ignore[misc]
 
 

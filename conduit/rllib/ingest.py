@@ -39,6 +39,10 @@ class Address(NamedTuple):
     mean_episode_length: float
     seed: int
 
+    def writer(self, store: Store, ongoing: int) -> FragmentWriter:
+        """Return a writer for one env runner of so many environments."""
+        return FragmentWriter(store, self, ongoing)
+
     def table(self, store: Store, schema: Schema | None) -> Table:
         """Return the table; with a schema create it, if nobody has.
 

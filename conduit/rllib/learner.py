@@ -1,13 +1,19 @@
-"""A learner that takes a prepared batch where RLlib's takes episodes."""
+"""Learners that take a prepared batch, or handles of episodes, where RLlib's take episodes."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from functools import cache
 from typing import Any
 
+from conduit.rllib.episodes import opened
 from conduit.rllib.replay import Delivery, Replay
+from conduit.rllib.rollouts import QueueAddress
+from conduit.store import Store
+from conduit_store.errors import SampleTimeout
 
-__all__ = ["BatchLearner", "taking_batches"]
+__all__ = ["BatchLearner", "EpisodeLearner", "opening_episodes", "taking_batches"]
 
 REPLAY = "conduit_replay"
 
@@ -70,3 +76,48 @@ def taking_batches(base: type) -> type:
     if issubclass(base, BatchLearner):
         return base
     return type(f"Batch{base.__name__}", (BatchLearner, base), {"__module__": __name__})
+
+
+class EpisodeLearner:
+    """Mixed into the Learner class of an on-policy algorithm. Overrides its making of a batch, and shutting down.
+
+    All behind that is RLlib's: connectors, advantages, minibatches, the learner thread of APPO and IMPALA.
+    """
+
+    _conduit_store: Store | None = None
+
+    def conduit_connect(self, address: QueueAddress) -> None:
+        """Open the episodes of the store at `address` from now on.
+
+        Raises:
+            StoreNotFound, AttachTimeout, AttachRefused: see Store.attach.
+        """
+        os.environ.setdefault("CONDUIT_RUNTIME_DIR", address.runtime_dir)
+        self._conduit_store = Store.attach(address.store)
+
+    def _make_batch_if_necessary(self, training_data: Any) -> Any:
+        """Handles become the episodes that they stand for."""
+        if training_data.episodes:
+            episodes = opened(training_data.episodes)
+            if not episodes:
+                raise SampleTimeout(
+                    f"all {len(training_data.episodes)} episodes of this batch were given up before it was their turn: "
+                    "raise max_size or sample_timeout of attach()"
+                )
+            training_data = dataclasses.replace(training_data, episodes=episodes)
+        return super()._make_batch_if_necessary(training_data)  # type: ignore[misc]
+
+    def shutdown(self) -> None:
+        """Shut down as the class does, and let go of the store."""
+        super().shutdown()  # type: ignore[misc]
+        if self._conduit_store is not None:
+            self._conduit_store.close()
+            self._conduit_store = None
+
+
+@cache
+def opening_episodes(base: type) -> type:
+    """Return `base` as a learner that opens handles of episodes."""
+    if issubclass(base, EpisodeLearner):
+        return base
+    return type(f"Opening{base.__name__}", (EpisodeLearner, base), {"__module__": __name__})

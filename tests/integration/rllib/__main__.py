@@ -10,9 +10,12 @@ import traceback
 
 import ray
 
-from tests.integration.rllib import behaviour, exact
+from tests.integration.rllib import behaviour, exact, on_policy
 
-SCENARIOS = {**{f"exact_{name}": run for name, run in exact.SCENARIOS.items()}, **behaviour.SCENARIOS}
+SCENARIOS = {
+    **{f"exact_{name}": run for name, run in (exact.SCENARIOS | on_policy.SCENARIOS).items()},
+    **behaviour.SCENARIOS,
+}
 
 
 def main(names: list[str]) -> int:
