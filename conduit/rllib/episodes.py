@@ -42,10 +42,10 @@ class StoredEpisode:
     """An episode, or a part of one, that is in a queue. Stands in for RLlib's `SingleAgentEpisode` until it is opened.
 
     It has a length and can be sliced, which is all that RLlib does with an episode on its way to a learner. Slicing
-    opens it.
+    opens it: where RLlib divides it among two learners, its parts travel as RLlib sends them.
     """
 
-    __slots__ = ("form", "kept", "lookback", "origin", "queue", "runs", "steps")
+    __slots__ = ("_whole", "form", "kept", "lookback", "origin", "queue", "runs", "steps")
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class StoredEpisode:
         self.lookback = lookback  # rows in front that belong to the part before
         self.form = form  # pickled: spaces, and which columns are what; the same for all episodes of an env runner
         self.kept = kept  # what an episode has beside its steps
+        self._whole: Any = None  # once it has been sliced
 
     def __len__(self) -> int:
         return self.steps
@@ -77,11 +78,12 @@ class StoredEpisode:
         return self.steps
 
     def __getitem__(self, steps: slice) -> Any:
-        return self.open()[steps]
+        return self.slice(steps)
 
     def slice(self, steps: slice, **given: Any) -> Any:
         """A part of it, as `SingleAgentEpisode.slice`."""
-        return self.open().slice(steps, **given)
+        self._whole = self.open() if self._whole is None else self._whole
+        return self._whole.slice(steps, **given)
 
     def open(self, blocks: Blocks | None = None) -> Any:
         """Return the `SingleAgentEpisode`. It can be had once, in one process.
@@ -103,12 +105,13 @@ class StoredEpisode:
 class StoredEpisodes:
     """A `MultiAgentEpisode` whose agents' episodes are in queues, one for each module."""
 
-    __slots__ = ("agents", "shell", "steps")
+    __slots__ = ("_whole", "agents", "shell", "steps")
 
     def __init__(self, shell: Any, agents: Mapping[Any, Any], steps: int) -> None:
         self.shell = shell  # without its agents' episodes
         self.agents = agents
         self.steps = steps
+        self._whole: Any = None  # once it has been sliced
 
     def __len__(self) -> int:
         return self.steps
@@ -122,11 +125,12 @@ class StoredEpisodes:
         return sum(len(episode) for episode in self.agents.values())
 
     def __getitem__(self, steps: slice) -> Any:
-        return self.open()[steps]
+        return self.slice(steps)
 
     def slice(self, steps: slice, **given: Any) -> Any:
         """A part of it, as `MultiAgentEpisode.slice`."""
-        return self.open().slice(steps, **given)
+        self._whole = self.open() if self._whole is None else self._whole
+        return self._whole.slice(steps, **given)
 
     def open(self, blocks: Blocks | None = None) -> Any:
         """Return the `MultiAgentEpisode`; as `StoredEpisode.open`."""

@@ -1,57 +1,120 @@
-"""PPO, APPO and IMPALA: stock and through Conduit, from the same seeds, to the bit."""
+"""PPO, APPO and IMPALA: stock and through Conduit, from the same seeds or the same episodes, to the bit."""
 
 from __future__ import annotations
 
+import copy
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from ray.rllib.algorithms.appo import APPOConfig
+from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.learner.learner import Learner
+from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 import conduit.rllib
-from tests.integration.rllib.exact import same
+from tests.integration.rllib.exact import STEPS, same
+
+SMALL = {"fcnet_hiddens": [16]}
 
 
 def ppo(**training: Any) -> Any:
     settings = {"train_batch_size_per_learner": 256, "minibatch_size": 64, "num_epochs": 2, **training}
-    return PPOConfig().environment("CartPole-v1").debugging(seed=3).training(**settings)
+    config = PPOConfig().environment("CartPole-v1").debugging(seed=3).training(**settings)
+    return config.env_runners(num_env_runners=0).rl_module(model_config=SMALL)
 
 
-def learnt(config: Any, updates: int) -> tuple[Any, Any]:
-    """Parameters and optimizer state after so many iterations from the same global seeds, and the last result."""
+def agents(config: Any) -> Any:
+    """Three agents, two modules."""
+    config.environment(MultiAgentCartPole, env_config={"num_agents": 3})
+    return config.multi_agent(
+        policies={"one", "two"}, policy_mapping_fn=lambda agent, episode, **_: "one" if agent == 0 else "two"
+    )
+
+
+def learnt(config: Any, updates: int) -> tuple[Any, Any, Any]:
+    """State before and after so many iterations from the same global seeds, and the last result."""
     random.seed(5)
     np.random.seed(5)
     torch.manual_seed(5)
     algo = config.build_algo()
     try:
+        before = _state(algo)
         for _ in range(updates):
             result = algo.train()
-        state = algo.learner_group.get_state(components=["learner/rl_module", "learner/optimizer"])["learner"]
-        return {name: state[name] for name in ("rl_module", "optimizer")}, result
+        return before, _state(algo), result
     finally:
         algo.stop()
 
 
-def exact(make: Any, *, updates: int = 3) -> Any:
-    """Both from the same seeds; returns Conduit's last result."""
-    stock, _ = learnt(make(), updates)
-    before, _ = learnt(make(), 1)
-    ours, result = learnt(conduit.rllib.attach(make(), host_memory="256MiB"), updates)
-    same(stock, ours, "state")
+def _state(algo: Any) -> Any:
+    state = algo.learner_group.get_state(components=["learner/rl_module", "learner/optimizer"])["learner"]
+    return copy.deepcopy({name: state[name] for name in ("rl_module", "optimizer")})
+
+
+def exact(make: Callable[[], Any], *, updates: int = 3, queues: int = 1) -> None:
+    """Parameters and optimizer state after some iterations of both; every episode was opened, once."""
+    before, stock, _ = learnt(make(), updates)
+    began, ours, result = learnt(conduit.rllib.attach(make(), host_memory="256MiB"), updates)
+    same(before, began, "before")
+    same(stock, ours, "after")
+    assert differ(before["rl_module"], stock["rl_module"]), "nothing was learnt"
+    counts = result["conduit"].values()
+    assert len(counts) == queues, result["conduit"]
+    for count in counts:
+        assert count["appended"] > updates * 50, count
+        assert count["unacknowledged"] == 0, count
+
+
+def differ(one: Any, other: Any) -> bool:
     try:
-        same(before, ours)
+        same(one, other)
     except AssertionError:
-        pass
-    else:
-        raise AssertionError("nothing was learnt")
-    (queue,) = [q for name, q in result["conduit"].items() if name.startswith("episodes")] 
-    assert queue["appended"] > updates * 200, queue
-    assert queue["unacknowledged"] == 0, queue
-    return result
+        return True
+    return False
+
+
+def exact_learner(make: Callable[[], Any], *, updates: int = 5) -> None:
+    """Given the same episodes: batches and parameters. What RLlib's learner thread does, step by step."""
+    stock = make().build_algo()
+    ours = conduit.rllib.attach(make(), host_memory="256MiB").build_algo()
+    try:
+        learners = [algo.learner_group._learner for algo in (stock, ours)]
+        learners[1].set_state(learners[0].get_state())
+        before = _state(stock)
+        writer = ours.env_runner._conduit_writer
+        for i in range(updates):
+            episodes = stock.env_runner.sample(num_timesteps=100)
+            handles = writer.write(copy.deepcopy(episodes))
+            batches = []
+            for learner, given in zip(learners, (copy.deepcopy(episodes), handles), strict=True):
+                batch = learner._make_batch_if_necessary(TrainingData(episodes=given))
+                batches.append({name: dict(of) for name, of in batch.policy_batches.items()})
+                torch.manual_seed(i)
+                Learner.update(learner, training_data=TrainingData(batch=batch), timesteps={STEPS: 100 * i})
+            same(*batches, f"batch {i}")
+        same(_state(stock), _state(ours), "after")
+        assert differ(before["rl_module"], _state(stock)["rl_module"]), "nothing was learnt"
+    finally:
+        stock.stop()
+        ours.stop()
+
+
+def asynchronous(kind: Any, **model: Any) -> Any:
+    config = kind().environment("CartPole-v1").debugging(seed=3).rl_module(model_config=SMALL | model)
+    return config.env_runners(num_env_runners=0, num_envs_per_env_runner=2).learners(num_learners=0)
 
 
 SCENARIOS = {
-    "ppo": lambda: exact(ppo),
-    "ppo_remote": lambda: exact(lambda: ppo().env_runners(num_env_runners=2, num_envs_per_env_runner=2)),
+    "ppo": lambda: exact(lambda: ppo().env_runners(num_envs_per_env_runner=2)),
+    "ppo_lstm": lambda: exact(lambda: ppo().rl_module(model_config=SMALL | {"use_lstm": True, "max_seq_len": 8})),
+    "ppo_agents": lambda: exact(lambda: agents(ppo()), queues=2),
+    "impala": lambda: exact_learner(lambda: asynchronous(IMPALAConfig)),
+    "appo": lambda: exact_learner(lambda: asynchronous(APPOConfig, use_lstm=True, max_seq_len=8)),
+    "ppo_remote": lambda: exact(lambda: ppo().env_runners(num_env_runners=1, num_envs_per_env_runner=2)),
+    "ppo_learners": lambda: exact(lambda: ppo(train_batch_size_per_learner=128).learners(num_learners=2), updates=2),
 }
