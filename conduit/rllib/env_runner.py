@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from conduit.rllib.ingest import Address, FragmentWriter
+from conduit.rllib.replay import Replay
 from conduit.rllib.rollouts import EpisodeWriter, QueueAddress, Rollouts
 from conduit.store import Store
 
@@ -18,7 +19,7 @@ class StoringEnvRunner:
 
     _conduit_store: Store | None = None
     _conduit_writer: FragmentWriter | EpisodeWriter | None = None
-    _conduit_rollouts: Rollouts | None = None
+    _conduit_source: Rollouts | Replay | None = None
 
     def conduit_connect(self, address: Address | QueueAddress) -> None:
         """Write to the store at `address` from now on.
@@ -31,9 +32,9 @@ class StoringEnvRunner:
         self._conduit_store = Store.attach(address.store)
         self._conduit_writer = address.writer(self._conduit_store, max(1, int(self.num_envs)))  # type: ignore[attr-defined]
 
-    def conduit_close_with_it(self, rollouts: Rollouts) -> None:
-        """Close `rollouts` when this env runner, the driver's own, is stopped: learners may be elsewhere."""
-        self._conduit_rollouts = rollouts
+    def conduit_close_with_it(self, source: Rollouts | Replay) -> None:
+        """Close `source` when this env runner, the driver's own, is stopped: learners may be elsewhere."""
+        self._conduit_source = source
 
     def conduit_disconnect(self) -> None:
         """Let go of the store. Idempotent."""
@@ -54,8 +55,8 @@ class StoringEnvRunner:
     def stop(self) -> None:
         """Let go of the store, and stop."""
         self.conduit_disconnect()
-        if self._conduit_rollouts is not None:
-            self._conduit_rollouts.close()
+        if self._conduit_source is not None:
+            self._conduit_source.close()
         super().stop()  # type: ignore[misc]
 
 

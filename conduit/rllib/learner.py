@@ -7,8 +7,9 @@ import os
 from functools import cache
 from typing import Any
 
+from conduit.rllib.delivery import Deliveries, Delivery
 from conduit.rllib.episodes import opened
-from conduit.rllib.replay import Delivery, Replay
+from conduit.rllib.replay import Replay
 from conduit.rllib.rollouts import QueueAddress
 from conduit.store import Store
 from conduit_store.errors import SampleTimeout
@@ -24,19 +25,19 @@ class BatchLearner:
     _conduit_replay: Replay | None = None
     _conduit_batch: Any = None  # made from a delivery, and on its way through RLlib's update
 
-    def conduit_connect(self, replay: Replay) -> None:
-        """Save, restore and close `replay` with this learner."""
+    def conduit_connect(self, replay: Replay | None) -> None:
+        """Save, restore and close `replay` with this learner; None in a process of its own."""
         self._conduit_replay = replay
 
     def update(self, *given: Any, training_data: Any = None, **named: Any) -> Any:
         """Update from a `Delivery`, whose columns become the train batch as they are; all else as the class does."""
         if training_data is not None and training_data.episodes:
             first = training_data.episodes[0]
-            if isinstance(first, Delivery):
+            if isinstance(first, Delivery | Deliveries):
                 training_data = self._from_delivery(first)
         return super().update(*given, training_data=training_data, **named)  # type: ignore[misc]
 
-    def _from_delivery(self, delivery: Delivery) -> Any:
+    def _from_delivery(self, delivery: Delivery | Deliveries) -> Any:
         training_data = delivery.training_data(next(iter(self.module.keys())))  # type: ignore[attr-defined]
         self._conduit_batch = training_data.batch
         return training_data

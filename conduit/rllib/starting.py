@@ -51,17 +51,19 @@ def _start_replay(settings: Settings, algorithm: Any, store: Store) -> None:
         sampler=(
             Prioritized(buffer["alpha"], buffer.get("beta") or 0.0, normaliser="table") if prioritized else Uniform()
         ),
-        n_step=config.n_step,
+        n_step=config.n_step if isinstance(config.n_step, int) else tuple(config.n_step),
         gamma=config.gamma,
         max_writers=config.num_env_runners + 2,
         mean_episode_length=settings.mean_episode_length,
         seed=config.seed or 0,
     )
     kind = PrioritizedReplay if prioritized else Replay
-    replay = kind(store, address, settings.delivering, saved=bool(config.store_buffer_in_checkpoints))
+    saved, learners = bool(config.store_buffer_in_checkpoints), max(1, config.num_learners)
+    replay = kind(store, address, settings.delivering, saved=saved, learners=learners)
     _register()
-    _connect_learners(algorithm, BatchLearner, replay)
+    _connect_learners(algorithm, BatchLearner, replay if config.num_learners == 0 else None)
     _connect(algorithm.env_runner_group, address, None)
+    algorithm.env_runner_group.local_env_runner.conduit_close_with_it(replay)
     algorithm.local_replay_buffer = replay
 
 

@@ -47,10 +47,11 @@ def _check_replay(config: Any) -> None:
     _refuse(
         {
             "several agents (multi_agent()) with replay": config.is_multi_agent,
-            f"num_learners={config.num_learners} with replay; use 0, the learner in the driver": config.num_learners > 0,
+            f"store_buffer_in_checkpoints with num_learners={config.num_learners}; use 0":
+                config.num_learners > 0 and config.store_buffer_in_checkpoints,
             "a learner connector of your own with replay: it works on episodes, which stay in the store":
                 config._learner_connector,
-            f"n_step={config.n_step}; give one number": not isinstance(config.n_step, int),
+            "create_local_env_runner=False": not config.create_local_env_runner,
             "a recurrent module (use_lstm) with replay": bool((config.model_config or {}).get("use_lstm")),
         }
     )  # fmt: skip

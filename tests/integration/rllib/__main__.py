@@ -13,8 +13,9 @@ import ray
 from tests.integration.rllib import behaviour, exact, on_policy
 
 SCENARIOS = {
-    **{f"exact_{name}": run for name, run in (exact.SCENARIOS | on_policy.SCENARIOS).items()},
+    **{f"exact_{name}": run for name, run in (exact.SCENARIOS | exact.LEARNERS | on_policy.SCENARIOS).items()},
     **behaviour.SCENARIOS,
+    **on_policy.FLOWS,
 }
 
 

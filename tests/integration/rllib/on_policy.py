@@ -109,6 +109,32 @@ def asynchronous(kind: Any, **model: Any) -> Any:
     return config.env_runners(num_env_runners=0, num_envs_per_env_runner=2).learners(num_learners=0)
 
 
+def flows(config: Any, iterations: int = 3) -> None:
+    """Asynchronous, with processes: episodes come through, are learnt from, and leave the queue."""
+    algo = conduit.rllib.attach(config, host_memory="256MiB").build_algo()
+    try:
+        for _ in range(iterations):
+            result = algo.train()
+        (count,) = result["conduit"].values()
+        assert count["appended"] > 500, count
+        opened = count["consumers"]["default"].dropped_rows
+        assert opened > 0, count
+        assert opened + count["unacknowledged"] == count["appended"], count
+        assert count["unacknowledged"] <= count["max_size"] // 2, count
+        assert result["learners"]["__all_modules__"]["num_env_steps_trained"] > 0, result["learners"]
+        algo.conduit_rollouts.store.queue("episodes").verify()
+    finally:
+        algo.stop()
+
+
+def behind(config: Any, learners: int, aggregators: int = 0) -> Any:
+    """One env runner process before the learners, all of them small: two cores are enough for Ray."""
+    config.env_runners(num_env_runners=1, num_cpus_per_env_runner=0)
+    config.learners(num_learners=learners, num_cpus_per_learner=0, num_aggregator_actors_per_learner=aggregators)
+    config.resources(num_cpus_for_main_process=0)
+    return config.reporting(min_time_s_per_iteration=1, min_sample_timesteps_per_iteration=500)
+
+
 SCENARIOS = {
     "ppo": lambda: exact(lambda: ppo().env_runners(num_envs_per_env_runner=2)),
     "ppo_lstm": lambda: exact(lambda: ppo().rl_module(model_config=SMALL | {"use_lstm": True, "max_seq_len": 8})),
@@ -117,4 +143,9 @@ SCENARIOS = {
     "appo": lambda: exact_learner(lambda: asynchronous(APPOConfig, use_lstm=True, max_seq_len=8)),
     "ppo_remote": lambda: exact(lambda: ppo().env_runners(num_env_runners=1, num_envs_per_env_runner=2)),
     "ppo_learners": lambda: exact(lambda: ppo(train_batch_size_per_learner=128).learners(num_learners=2), updates=2),
+}
+
+FLOWS = {
+    "appo_aggregates": lambda: flows(behind(asynchronous(APPOConfig), 0, aggregators=1)),
+    "impala_learners": lambda: flows(behind(asynchronous(IMPALAConfig), 1)),
 }
