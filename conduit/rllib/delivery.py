@@ -22,7 +22,9 @@ class Delivery:
 
     __slots__ = ("_columns", "_n", "_parts")
 
-    def __init__(self, batch: Batch, *, steps: Array | None = None, gamma: float = 1.0, parts: tuple[int, int] = (0, 1)):
+    def __init__(
+        self, batch: Batch, *, steps: Array | None = None, gamma: float = 1.0, parts: tuple[int, int] = (0, 1)
+    ) -> None:
         """`steps`: of each row's return, where `batch` has sequences. `parts`: every so manieth row, from which on."""
         first, of = self._parts = parts
         self._n = len(range(first, len(batch), of))

@@ -150,21 +150,33 @@ class StoredEpisodes:
         return f"<StoredEpisodes of {len(self.agents)} agents: {self.steps} steps>"
 
 
+class _Pinned(NamedTuple):
+    """The rows [start, stop) of a block that were not done when it was pinned."""
+
+    generation: int
+    start: int
+    stop: int
+    columns: dict[str, Array]
+
+
 class Blocks:
     """Blocks that episodes lie in, looked up once. For one thread; short-lived, since it pins what it has."""
 
     def __init__(self) -> None:
-        self._pinned: dict[tuple[Queue, int], tuple[int, int, dict[str, Array]]] = {}
+        self._pinned: dict[tuple[Queue, int], _Pinned] = {}
 
     def take(self, handle: StoredEpisode) -> dict[str, Array]:
         """Return views of a handle's rows by column, and claim the rows."""
         queue = _queue(handle.origin, handle.queue)
         # Pinned first and then claimed: rows that nobody claims any more may be overwritten.
-        pieces = [piece for first, n in handle.runs for piece in self._pieces(queue, first, n)]
+        gone = f"{handle!r} was opened before, or given up by a writer that found no room. Each can be opened once"
+        try:
+            pieces = [piece for first, n in handle.runs for piece in self._pieces(queue, first, n)]
+        except StaleKey:
+            raise StaleKey(gone) from None
         keys = np.concatenate([np.arange(first, first + n, dtype=np.uint64) for first, n in handle.runs])
-        claimed = queue.drop(keys)
-        if claimed != len(keys):
-            raise StaleKey(f"{handle!r} cannot be opened: {len(keys) - claimed} of its {len(keys)} rows are taken")
+        if queue.drop(keys) != len(keys):
+            raise StaleKey(gone)
         if len(pieces) == 1:
             return pieces[0]
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -176,17 +188,15 @@ class Blocks:
             index, row = divmod(slot, per_block)
             here = min(n, per_block - row)
             pinned = self._pinned.get((queue, index))
-            if pinned is None or pinned[0] != generation or pinned[1] < row + here:
+            if pinned is None or pinned.generation != generation or pinned.stop < row + here:
                 view = queue._table.block(index)
                 columns = record_batch_columns(view.to_arrow(), queue.schema)
-                # A view begins with the block's first row that is not done: places are counted from there.
-                pinned = self._pinned[queue, index] = (view.generation, view.stop, columns)
-                if view.generation != generation or not view.start <= row <= row + here <= view.stop:
-                    raise StaleKey(f"rows {row} to {row + here} of block {index} of queue {queue.name!r} are gone")
-            start = row - (pinned[1] - len(next(iter(pinned[2].values()))))
-            if start < 0:
-                raise StaleKey(f"rows {row} to {row + here} of block {index} of queue {queue.name!r} are gone")
-            yield {name: values[start : start + here] for name, values in pinned[2].items()}
+                pinned = self._pinned[queue, index] = _Pinned(view.generation, view.start, view.stop, columns)
+            # A view begins with the block's first row that is not done.
+            if pinned.generation != generation or not pinned.start <= row <= row + here <= pinned.stop:
+                raise StaleKey
+            at = row - pinned.start
+            yield {name: values[at : at + here] for name, values in pinned.columns.items()}
             slot, n = slot + here, n - here
 
 

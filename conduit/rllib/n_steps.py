@@ -48,7 +48,7 @@ def transitions(batch: Batch, steps: Array, gamma: float) -> dict[str, Array]:
     }
     within = taken < rewards.shape[1]
     for name in batch.names:
-        top, _, rest = name.partition("/")
+        top = name.partition("/")[0]
         if top in ("obs", "action"):
             made[name] = np.ascontiguousarray(batch[name][:, 0])
         elif top == "next_obs":

@@ -15,7 +15,7 @@ from conduit.queue import Queue
 from conduit.rllib.episodes import Origin, StoredEpisode, StoredEpisodes, columns_of, form_of, kept_of
 from conduit.store import Store
 from conduit_store.arrays import Array
-from conduit_store.errors import AppendTimeout, NameTaken, StoreClosed, UnknownTable
+from conduit_store.errors import AppendTimeout, NameTaken, UnknownTable
 from conduit_store.schema import Schema
 
 __all__ = ["EpisodeWriter", "QueueAddress", "Rollouts"]
@@ -126,9 +126,6 @@ class EpisodeWriter:
         if known is None or known[1] != form or any(a is not b for a, b in zip(known[0], spaces, strict=True)):
             known = self._forms[name] = (spaces, form, pickle.dumps((spaces, form)))
         return known[2]
-
-    def cut(self, timeout: float = 0.0) -> None:
-        """Nothing is held back here."""
 
     def close(self) -> None:
         """Nothing to give back: what was written is there."""

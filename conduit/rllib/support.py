@@ -25,6 +25,7 @@ def check(config: Any) -> None:
     Raises:
         ConfigError: says which setting, and what to do.
     """
+    from ray.rllib.algorithms.cql.cql import CQL
     from ray.rllib.algorithms.dqn.dqn import DQN
 
     on_policy = is_on_policy(config)
@@ -35,6 +36,7 @@ def check(config: Any) -> None:
         )
     _refuse(
         {
+            "CQL, whose data RLlib reads by itself": issubclass(config.algo_class, CQL),
             "the old API stack": not config.enable_env_runner_and_connector_v2,
             "offline data (input_)": not config.is_online,
         }

@@ -12,8 +12,9 @@ import ray
 
 from tests.integration.rllib import behaviour, exact, on_policy
 
+EXACT = exact.SCENARIOS | exact.LEARNERS | on_policy.SCENARIOS | on_policy.PROCESSES
 SCENARIOS = {
-    **{f"exact_{name}": run for name, run in (exact.SCENARIOS | exact.LEARNERS | on_policy.SCENARIOS).items()},
+    **{f"exact_{name}": run for name, run in EXACT.items()},
     **behaviour.SCENARIOS,
     **on_policy.FLOWS,
 }

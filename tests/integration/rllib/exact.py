@@ -35,6 +35,11 @@ def sac(kind: Any = SACConfig, **training: Any) -> Any:
     )
 
 
+def learners(config: Any, n: int) -> Any:
+    """Learners in processes of their own, small: two cores are enough for Ray."""
+    return config.learners(num_learners=n, num_cpus_per_learner=0)
+
+
 UNIFORM = {"type": "EpisodeReplayBuffer", "capacity": 10_000}
 RAINBOW = {"num_atoms": 51, "v_min": -10.0, "v_max": 10.0, "noisy": True}
 
@@ -175,8 +180,6 @@ SCENARIOS = {
 }
 
 LEARNERS = {
-    "dqn_learners": lambda: exact(lambda: dqn(n_step=2).learners(num_learners=2, num_cpus_per_learner=0), batch=64, updates=3),
-    "sac_learners": lambda: exact(
-        lambda: sac(n_step=(1, 3)).learners(num_learners=1, num_cpus_per_learner=0), batch=64, updates=3
-    ),
+    "dqn_learners": lambda: exact(lambda: learners(dqn(n_step=2), 2), batch=64, updates=3),
+    "sac_learners": lambda: exact(lambda: learners(sac(n_step=(1, 3)), 1), batch=64, updates=3),
 }
