@@ -92,7 +92,8 @@ def score(asked: list[int], given: Any) -> float:
     right = [*sorted(asked), STOP]
     if list(given) == right:
         return 1.0
-    return 0.5 * sum(a == b for a, b in zip(given, right, strict=False)) / len(right)
+    placed: int = sum(a == b for a, b in zip(given, right, strict=False))
+    return 0.5 * placed / len(right)
 
 
 def until_stop(given: Any) -> Any:
@@ -168,7 +169,7 @@ def learn(model: Model, optimizer: torch.optim.Optimizer, batch: conduit.QueueBa
     entropy = -(every.exp() * every).sum(-1)
     loss = -per_token[mine].mean() - ENTROPY * entropy[mine].mean()
     optimizer.zero_grad()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
 

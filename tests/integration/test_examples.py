@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
+
 for extra in ("torch", "gymnasium"):
     pytest.importorskip(extra)
 
@@ -85,4 +87,4 @@ def test_grpo_ends_with_its_workers_at_ctrl_c(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     status, _ = finish(tmp_path / "a", process)
     assert status == 130
-    wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))  # Python's tracker ends last
+    until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))  # Python's tracker ends last
