@@ -1,4 +1,5 @@
 // Numbers that are known only after their rows were: rewards of rollouts, advantages, returns.
+#include "disk_file.hpp"
 #include "failpoints.hpp"
 #include "queue.hpp"
 #include "scalars.hpp"
@@ -18,9 +19,13 @@ UpdateCount TableCore::rewrite(const std::uint64_t* keys, std::uint64_t n, const
       continue;
     }
     const std::uint32_t b = block_of(slot);
+    if (tiered()) note_rewritten(b);
     for (std::size_t k = 0; k < columns.size(); ++k) {
       const Column& column = columns_[columns[k]];
-      store_scalar(block_data(b) + column.block_offset + (slot - b * t_.rows_per_block) * column.row_bytes, values[k] + i * column.row_bytes, column.row_bytes);
+      std::byte* at = block_data(b) + column.block_offset + (slot - b * t_.rows_per_block) * column.row_bytes;
+      const auto store = [&] { store_scalar(at, values[k] + i * column.row_bytes, column.row_bytes); };
+      if (!tiered() || !on_disk(b)) store();
+      else if (!disk_->guarded(store)) fail(ErrorCode::disk, "row %llu of table '%s' cannot be changed on disk, file %s; those before it were", static_cast<unsigned long long>(i), t_.name, disk_->path().c_str());
       FAILPOINT(rewritten);
     }
     ++count.applied;
