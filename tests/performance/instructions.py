@@ -1,7 +1,7 @@
 """Counts the instructions of the hottest calls: run under `valgrind --tool=cachegrind`, see test_instructions.py.
 
-Each call is made `few` and `many` times in forked children, whose counts go on from the parent's: what one more call costs
-is their difference, and everything before cancels. Prints a line for each child: the call, how often, its pid.
+Each call is made a few and many times in forked children, whose counts go on from the parent's: what one more call
+costs is their difference, and everything before cancels. Prints a line for each child: the call, how often, its pid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MANY = {"append": 1_004, "extend": 14, "sample": 24, "update": 24, "n_step": 24,
 
 def calls(store: conduit.Store) -> dict[str, Callable[[int], object]]:
     """The calls by name; each takes its number."""
-    plain = conduit.Schema.from_example({"obs": np.zeros(4, np.float32), "action": np.int64(0), "reward": np.float32(0)})
+    one = np.zeros(4, np.float32)
+    plain = conduit.Schema.from_example({"obs": one, "action": np.int64(0), "reward": np.float32(0)})
     table = store.create_table("plain", plain, 20_000, sampler=samplers.Prioritized(0.6, 0.4))
     rows = {"obs": np.ones((512, 4), np.float32), "action": np.arange(512), "reward": np.ones(512, np.float32)}
     steps = conduit.Schema.from_example(

@@ -1,8 +1,8 @@
 """What the hottest calls cost in instructions: a regression that no noise can hide or feign.
 
-Counted by valgrind, with the interpreter's share. The numbers are of one compiler, Python and NumPy: others differ by a few
-per cent, hence the allowance. `python -m pytest tests/performance -s` prints the counts; after a change that is meant to
-cost more, or to keep a gain, write them here.
+Counted by valgrind, with the interpreter's share. The numbers are of one compiler, Python and NumPy: others differ by a
+few per cent, hence the allowance. `python -m pytest tests/performance -s` prints the counts; after a change that is meant
+to cost more, or to keep a gain, write them here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import pytest
 from tests.worker import ROOT
 
 _ALLOWED = 1.15
-INSTRUCTIONS = {"append": 9_720, "extend": 214_218, "sample": 197_580, "update": 88_866, "n_step": 245_194, "sequence": 76_125}
+INSTRUCTIONS = {
+    "append": 9_720, "extend": 214_218, "sample": 197_580, "update": 88_866, "n_step": 245_194, "sequence": 76_125,
+}  # fmt: skip
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed: apt install valgrind")
