@@ -117,13 +117,13 @@ class TableWork:
 
     def _block(self, k: int) -> pa.RecordBatch:
         block = self._blocks[k]
-        address = self._cut.address(self._number, int(block["block"]))
+        address, owner = self._cut.block(self._number, int(block["block"]))
         span = int(block["first"]), int(block["count"])
         starts = self._cut.starts(self._number, int(block["block"]))
         schema, layout = self._table.schema, self._table._layout
         try:
             return arrow.block_to_arrow(
-                schema, layout, address, *span, self._cut, starts, shared=True, own_offsets=True
+                schema, layout, address, *span, owner or self._cut, starts, shared=True, own_offsets=True
             )
         finally:
             self._cut.going_on()  # where rows vary in length, their sizes are those of this block, or it is given up

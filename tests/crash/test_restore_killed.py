@@ -1,4 +1,4 @@
-"""A restore that is killed or interrupted leaves nothing: no store to attach to, no memory, the checkpoint as it was."""
+"""A restore that is killed or interrupted leaves nothing: no store, no memory, and the checkpoint as it was."""
 
 from __future__ import annotations
 
