@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
+    "AMID",
     "FINAL",
+    "FIRST",
     "TERMINATED",
     "TRUNCATED",
     "append",
@@ -35,7 +37,8 @@ __all__ = [
     "zeros",
 ]
 
-TERMINATED, TRUNCATED, FINAL = 1, 2, 4  # row flags of the core (layout.hpp)
+TERMINATED, TRUNCATED, FINAL, FIRST = 1, 2, 4, 8  # row flags of the core (layout.hpp)
+AMID = 16  # given with a row: not its episode's first, though none before it is there (writer.hpp)
 
 
 def native_writer(core: native.Table, spec: TableSpec, chains: int) -> native.Writer:

@@ -1,7 +1,8 @@
 """The one form that rows have on their way out and in: Arrow tables of steps, with what links them to episodes.
 
     episode: int64        number of the episode, from 0 in each export       } tables of episodes
-    step: int64           number of the row in its episode, from 0           }
+    step: int64           number of the row in its episode, from 0; from 1   }
+                          where rows before it have been evicted
     <columns>             as in the schema; bools as Arrow bools, shapes as fixed-shape tensors
     final_obs[/...]       null but where the episode stops: the observation that its last step led to
     priority: float32     as given to update_priorities; null where it was not given yet    } prioritized tables

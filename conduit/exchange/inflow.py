@@ -134,7 +134,8 @@ class Inflow(Closing):
         step = self._numbers(data, self._frame.step)
         first = 0
         while first < n:
-            chains, end = self._chains(episode, step, ended, has_final, first)
+            chains, amid, end = self._chains(episode, step, ended, has_final, first)
+            flags[place[amid]] |= rows.AMID
             of_rows = np.repeat(chains, 1 + has_final[first:end])
             piece = slice(int(place[first]), int(place[end]))
             given = None if priorities is None else priorities[piece]
@@ -173,8 +174,9 @@ class Inflow(Closing):
 
     def _chains(
         self, episode: Array | None, step: Array | None, ended: Array, has_final: Array, begin: int
-    ) -> tuple[Array, int]:
-        """Return the writer's chain for each row from `begin` on, and where it ends because no chain is free.
+    ) -> tuple[Array, list[int], int]:
+        """Return the writer's chain for each row from `begin` on; which rows begin what is there of an episode without
+        being its first; and where it ends because no chain is free.
 
         Rows after an episode's end with the same number begin another one.
         """
@@ -182,18 +184,21 @@ class Inflow(Closing):
         over = (ended != 0) | has_final
         chains = np.zeros(n, np.int32)
         changes = over[:-1] if episode is None else over[:-1] | (episode[1:] != episode[:-1])
+        amid: list[int] = []
         starts = begin + np.array([0, *(np.flatnonzero(changes[begin:]) + 1)])
         for first, end in zip(starts.tolist(), [*starts[1:].tolist(), n], strict=True):
             number = 0 if episode is None else int(episode[first])
             if number in self._open and step is not None and step[first] == 0:
                 self._unfinished.append(self._open.pop(number)[0])  # of another export, with numbers of its own
             if number not in self._open and not self._free:
-                return chains[begin:first], first
+                return chains[begin:first], amid, first
             chain, last = self._open.pop(number, (-1, -1))
             if step is not None:
                 self._check_order(step[first:end], last, number, first)
             if chain < 0:
                 chain = self._free.pop()
+                if step is not None and step[first] > 0:
+                    amid.append(first)
             chains[first:end] = chain
             if has_final[end - 1]:
                 self._free.append(chain)
@@ -201,7 +206,7 @@ class Inflow(Closing):
                 self._unfinished.append(chain)
             else:
                 self._open[number] = chain, -1 if step is None else int(step[end - 1])
-        return chains[begin:], n
+        return chains[begin:], amid, n
 
     def _cut(self, more: bool) -> None:
         """Free the chains of episodes that ended without a final observation; and, if there are `more` rows than

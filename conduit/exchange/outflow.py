@@ -128,7 +128,7 @@ class Outflow:
         first_key = int(keys[0]) - block.start
         span = first_key, first_key + self._table._layout.rows
         elsewhere = ~((following >= span[0]) & (following < span[1])) & (following != _NO_KEY)
-        episode, step, held_after = self._number(keys, live, final, after, span)
+        episode, step, held_after = self._number(keys, live, flags, after, span)
 
         data = block.to_arrow().slice(0, n)
         is_step = live & ~final
@@ -153,10 +153,12 @@ class Outflow:
         return pa.concat_tables(parts)
 
     def _number(
-        self, keys: Array, live: Array, final: Array, after: Array, span: tuple[int, int]
+        self, keys: Array, live: Array, flags: Array, after: Array, span: tuple[int, int]
     ) -> tuple[Array, Array, Array]:
         """Number the rows of a block. Also say which row of it follows each of those that wait: _LATER where that is in
-        another block, -1 where it was to be in this one (`span` are its keys) and is gone."""
+        another block, -1 where it was to be in this one (`span` are its keys) and is gone.
+
+        An episode whose first row is gone begins at step 1: how many came before is not known, but that some did."""
         n = len(keys)
         episode, step = np.zeros(n, np.int64), np.zeros(n, np.int64)
         held_after = np.full(0 if self._held is None else len(self._held), _LATER, np.int64)
@@ -174,10 +176,10 @@ class Outflow:
                 number, at = place.episode, place.step
             elif before[first] >= 0:
                 number, at = int(episode[before[first]]), int(step[before[first]]) + 1
-            elif final[first]:
+            elif flags[first] & rows.FINAL:
                 continue  # its episode's steps have all been evicted
             else:
-                number, at = self.episodes, 0
+                number, at = self.episodes, 0 if flags[first] & rows.FIRST else 1
                 self.episodes += 1
             episode[first:end] = number
             step[first:end] = np.arange(at, at + end - first)

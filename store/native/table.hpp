@@ -154,7 +154,8 @@ class TableCore {
     else if (!disk_->guarded(f)) fail_disk();
   }
   [[noreturn]] void fail_disk() const;
-  std::shared_ptr<Staging> copy_from_disk(std::uint32_t block) const;
+  // A copy of a block that somebody keeps in place, wherever it lies.
+  std::shared_ptr<Staging> copy_block(std::uint32_t block) const;
   // Of a table that is being restored: gives the blocks places, the newest ones in memory; where in which file bytes of its rows
   // go, `to` as if all blocks lay side by side; has what went to disk written there.
   void lay_out(const std::vector<SavedBlock>& blocks);

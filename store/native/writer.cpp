@@ -382,12 +382,14 @@ void Writer::write_rows(const Rows& rows, std::uint32_t from, const Placed& piec
   // Index entries are relaxed atomics only because a folder may scan the line they share with published rows.
   for (std::uint32_t i = 0; i < n; ++i) {
     const std::uint32_t slot = base + i;
-    std::uint8_t flags = rows.flags != nullptr ? rows.flags[from + i] & (kEnd | kFinal) : std::uint8_t{0};
+    const std::uint8_t given = rows.flags != nullptr ? rows.flags[from + i] : std::uint8_t{0};
+    std::uint8_t flags = given & (kEnd | kFinal | kAmid);
     if (t.uses_ != nullptr) std::atomic_ref(t.uses_[slot]).store(0, std::memory_order_relaxed);
     if (links) {
       std::atomic_ref(t.next_[slot]).store(kNoRow, std::memory_order_relaxed);
       flags = advance_chain(rows.chains != nullptr ? static_cast<std::uint32_t>(rows.chains[from + i]) : 0, slot, flags);
     }
+    flags &= kWritten;
     std::atomic_ref(t.flags_[slot]).store(flags, std::memory_order_relaxed);
   }
   for (std::uint32_t v = 0; v < t.n_views(); ++v) {
@@ -414,10 +416,10 @@ std::uint8_t Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std:
   std::atomic_ref(t.prev_[slot]).store(previous, std::memory_order_relaxed);
   tails_[chain] = (flags & kFinal) != 0 ? kNoKey : t.key_of(slot);
   if (!numbers_.empty()) {
-    if (tail == kNoKey) numbers_[chain] = 0;
+    if (tail == kNoKey) numbers_[chain] = (flags & kAmid) != 0 ? 1 : 0;  // how many came before is not known, but that some did
     std::atomic_ref(t.steps_[slot]).store(numbers_[chain]++, std::memory_order_relaxed);
   }
-  return tail == kNoKey ? flags | kFirst : flags;
+  return tail == kNoKey && (flags & kAmid) == 0 ? flags | kFirst : flags;
 }
 
 void Writer::wait_space(std::uint64_t timeout_ns) {
