@@ -8,7 +8,7 @@ from conduit_store.errors import ConfigError
 
 __all__ = ["BUFFERS", "buffer_type", "check", "is_on_policy"]
 
-BUFFERS = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
+BUFFERS = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")  # of several agents "MultiAgent" before them
 
 
 def is_on_policy(config: Any) -> bool:
@@ -48,7 +48,6 @@ def check(config: Any) -> None:
 def _check_replay(config: Any) -> None:
     _refuse(
         {
-            "several agents (multi_agent()) with replay": config.is_multi_agent,
             f"store_buffer_in_checkpoints with num_learners={config.num_learners}; use 0":
                 config.num_learners > 0 and config.store_buffer_in_checkpoints,
             "a learner connector of your own with replay: it works on episodes, which stay in the store":
@@ -58,8 +57,9 @@ def _check_replay(config: Any) -> None:
         }
     )  # fmt: skip
     kind = buffer_type(config)
-    if kind not in BUFFERS:
-        raise ConfigError(f"replay_buffer_config type {kind!r} is not covered: give one of {', '.join(BUFFERS)}")
+    kinds = [f"MultiAgent{name}" if config.is_multi_agent else name for name in BUFFERS]
+    if kind not in kinds:
+        raise ConfigError(f"replay_buffer_config type {kind!r} is not covered: give one of {', '.join(kinds)}")
 
 
 def _refuse(refused: dict[str, Any]) -> None:

@@ -20,14 +20,13 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 import conduit
 import conduit.rllib
 from conduit.rllib import episodes as opening
 from conduit.rllib.rollouts import EpisodeWriter, QueueAddress
 from conduit_transport import names as runtime_names
-from tests.integration.rllib.exact import STEPS, same
+from tests.integration.rllib.exact import STEPS, agents, differ, same
 
 SMALL = {"fcnet_hiddens": [16]}
 
@@ -36,14 +35,6 @@ def ppo(**training: Any) -> Any:
     settings = {"train_batch_size_per_learner": 256, "minibatch_size": 64, "num_epochs": 2, **training}
     config = PPOConfig().environment("CartPole-v1").debugging(seed=3).training(**settings)
     return config.env_runners(num_env_runners=0).rl_module(model_config=SMALL)
-
-
-def agents(config: Any) -> Any:
-    """Three agents, two modules."""
-    config.environment(MultiAgentCartPole, env_config={"num_agents": 3})
-    return config.multi_agent(
-        policies={"one", "two"}, policy_mapping_fn=lambda agent, episode, **_: "one" if agent == 0 else "two"
-    )
 
 
 def learnt(config: Any, updates: int) -> tuple[Any, Any, Any]:
@@ -79,14 +70,6 @@ def exact(make: Callable[[], Any], *, updates: int = 3, queues: int = 1) -> None
     for count in counts:
         assert count["appended"] > updates * 50, count
         assert count["unacknowledged"] == 0, count
-
-
-def differ(one: Any, other: Any) -> bool:
-    try:
-        same(one, other)
-    except AssertionError:
-        return True
-    return False
 
 
 def exact_learner(make: Callable[[], Any], *, updates: int = 5) -> None:
