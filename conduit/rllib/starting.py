@@ -76,7 +76,6 @@ def _start_rollouts(settings: Settings, algorithm: Any, store: Store) -> None:
         store=store.name,
         runtime_dir=str(names.runtime_dir()),
         max_size=settings.max_size or _rows_in_flight(config),
-        max_writers=config.num_env_runners + 1,
         timeout=settings.delivering.timeout,
         opens_on_arrival=aggregators > 0,
     )

@@ -375,5 +375,6 @@ def tune_trials() -> None:
 SCENARIOS = {
     f.__name__: f
     for f in (trains, several_agents_train, evicts, checkpoints, checkpoints_without_replay, flattened_observations,
-              nested_observations, stops_within_episodes, evaluates, callbacks, refuses, remote_runners, tune_trials, crash)
+              nested_observations, stops_within_episodes, evaluates, callbacks, refuses, remote_runners, tune_trials,
+              crash)
 }  # fmt: skip

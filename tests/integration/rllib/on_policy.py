@@ -107,7 +107,7 @@ def asynchronous(kind: Any, **model: Any) -> Any:
 def writing(max_size: int) -> Iterator[EpisodeWriter]:
     with conduit.Store.create(f"episodes-{os.getpid()}-{max_size}", "64MiB") as store:
         folder = str(runtime_names.runtime_dir())
-        yield QueueAddress(store.name, folder, max_size, 1, 0.2, opens_on_arrival=False).writer(store, 1)
+        yield QueueAddress(store.name, folder, max_size, 0.2, opens_on_arrival=False).writer(store, 1)
         store.queue("episodes").verify()
 
 
