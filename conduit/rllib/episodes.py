@@ -326,7 +326,7 @@ def _episode(handle: StoredEpisode, columns: dict[str, Array]) -> Any:
 
 
 def _filled(blank: Any, data: Any, lookback: int, *, finalized: bool = True) -> Any:
-    """A buffer of the blank one's space. RLlib's own constructor looks at the space anew, and at the length of dicts."""
+    """A buffer of the blank one's space. RLlib's constructor looks at the space anew, and at the length of dicts."""
     buffer = copy.copy(blank)
     buffer.data, buffer.lookback, buffer.finalized = data, lookback, finalized
     return buffer

@@ -39,6 +39,7 @@ def check(config: Any) -> None:
             "CQL, whose data RLlib reads by itself": issubclass(config.algo_class, CQL),
             "the old API stack": not config.enable_env_runner_and_connector_v2,
             "offline data (input_)": not config.is_online,
+            "create_local_env_runner=False: the driver's own closes the store": not config.create_local_env_runner,
         }
     )
     if not on_policy:
@@ -52,7 +53,6 @@ def _check_replay(config: Any) -> None:
                 config.num_learners > 0 and config.store_buffer_in_checkpoints,
             "a learner connector of your own with replay: it works on episodes, which stay in the store":
                 config._learner_connector,
-            "create_local_env_runner=False": not config.create_local_env_runner,
             "a recurrent module (use_lstm) with replay": bool((config.model_config or {}).get("use_lstm")),
         }
     )  # fmt: skip
