@@ -64,7 +64,8 @@ def measure(workload: Workload, arguments: argparse.Namespace) -> None:
             say(f"disk, {state}", what, **apart(store.name, what, arguments.seconds))
         for at_once in (1, _AT_ONCE):
             drop(path)
-            say("disk itself", f"read, {at_once} at a time", **reads(path, workload.row_bytes, at_once, arguments.seconds))
+            found = reads(path, workload.row_bytes, at_once, arguments.seconds)
+            say("disk itself", f"read, {at_once} at a time", **found)
     say("disk itself", "write and sync", **writes(arguments.folder, host * 2))
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from conduit import limiting
 from conduit.checkpoints.index import BLOCK
 from conduit.checkpoints.reading import SavedTable
+from conduit.disk import Disk
 from conduit.limiters import Limiter, SampleToInsertRatio
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
@@ -34,7 +35,8 @@ class Changes:
 
     `max_size`: of a smaller table's rows the newest stay. `limiter`: another one, or other numbers; counts go on where
     both are a SampleToInsertRatio. `schema`: with columns added (each in `defaults`, one row's value), left out, or of
-    a dtype that holds every value of the old one. Keys of a table of another shape are new, and old ones stale.
+    a dtype that holds every value of the old one. `disk`: another one, or False to have all rows in memory. Keys of a
+    table of another shape are new, and old ones stale.
 
     Example:
         >>> Changes(max_size=2_000_000, limiter=conduit.limiters.MinSize(10_000))
@@ -44,6 +46,7 @@ class Changes:
     limiter: Limiter | None = None
     schema: Schema | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    disk: Disk | Literal[False] | None = None
 
 
 def changed_spec(saved: SavedTable, changes: Changes) -> TableSpec:
@@ -63,7 +66,9 @@ def changed_spec(saved: SavedTable, changes: Changes) -> TableSpec:
         given["schema"] = changes.schema
     elif changes.defaults:
         raise ConfigError(f"defaults {sorted(changes.defaults)} of table {spec.name!r} go with a schema that adds them")
-    made = replace(spec, **given) if given else spec
+    if changes.disk is not None:
+        given["disk"] = changes.disk or None
+    made = replace(spec, messages=None, **given) if given else spec
     if (made.schema.ragged or spec.schema.ragged) and not same_shape(saved, made):
         raise ConfigError(
             f"table {spec.name!r} of the checkpoint has columns whose rows vary in length: it is restored as large as "
@@ -129,10 +134,10 @@ class Shape:
         CheckpointError: a queue with more rows that are not acknowledged than it is to hold.
     """
 
-    def __init__(self, saved: SavedTable, spec: TableSpec) -> None:
+    def __init__(self, saved: SavedTable, rows: dict[str, Array], spec: TableSpec) -> None:
         layout = spec.block_layout()
-        rows = saved.rows
-        n = len(saved.keys)
+        keys = saved.keys
+        n = len(keys)
         steps = (rows["flags"] & _FINAL) == 0
         if "times_sampled" in rows:
             steps &= (rows["times_sampled"] & np.uint32(_USED_UP)) == 0
@@ -152,7 +157,7 @@ class Shape:
                 f"and is to hold {spec.max_size:,}: nothing of a queue is dropped. Give it a larger max_size"
             )
         self.keep = keep
-        self._old_slots = (saved.keys & np.uint64((1 << 28) - 1)).astype(np.int64)
+        self._old_slots = (keys & np.uint64((1 << 28) - 1)).astype(np.int64)
         self.new_slot = np.full(saved.record.n_blocks * saved.rows_per_block, -1, np.int64)
         self.new_slot[self._old_slots[keep]] = np.arange(len(keep))
         self.blocks = self._blocks(saved, layout.rows, layout.blocks)

@@ -11,22 +11,17 @@ from typing import Any
 import numpy as np
 
 from conduit import windows
-from conduit.exchange.frame import Frame, check_rename, named
 from conduit.offline import shuffle
-from conduit.offline.groups import pieces_of, read
+from conduit.offline.files import FileRows
 from conduit.offline.loading import OfflineBatch, OfflineLoader
-from conduit.offline.steps import Group, columns_of, windows_of
+from conduit.offline.saved import SavedRows, is_checkpoint
 from conduit.plans import batch_columns
 from conduit.values import whole_number
-from conduit_store.arrays import Array
 from conduit_store.errors import CapacityError, ConfigError
 from conduit_store.memory import parse_bytes
 from conduit_store.schema import Schema
 
 __all__ = ["Dataset", "open"]
-
-_BEHIND = 4096  # rows of the next row group among which successors are looked for
-
 
 def open(
     path: str | os.PathLike[str],
@@ -37,10 +32,19 @@ def open(
     buffer: str | int = "256MiB",
     seed: int = 0,
     threads: int = 2,
+    table: str | None = None,
+    number: int | None = None,
 ) -> Dataset:
-    """Open a file, or a folder of files, to train from: Parquet or Arrow IPC. Nothing but metadata is read here.
+    """Open a file, a folder of files or a checkpoint to train from. Of files nothing but metadata is read here.
 
-    Images are better kept in Arrow IPC: Parquet takes each pixel for a number of 32 bits, and is slow to decode.
+    Files: Parquet or Arrow IPC. Images are better kept in Arrow IPC: Parquet takes each pixel for a number of 32 bits,
+    and is slow to decode.
+
+    A folder that `store.checkpoint` wrote: the live rows of its `table` (needed where there are several; a queue too),
+    of checkpoint `number`, the newest if None. What says which rows these are is read and held against its checksums at
+    once, and takes some bytes a row of memory; the rows are read as they are needed, and `conduit.checkpoints.verify`
+    checks every byte of them. Windows are those that the restored table would have, also across the borders of
+    blocks. The files stay until the data set is gone.
 
     `window`: Transition() for steps of episodes, Row() for others, if None; n-step windows end at the border of a row
     group as at a time limit. `schema`, `rename`: as of `Store.import_table`. `buffer`: memory of the shuffle, see
@@ -48,11 +52,12 @@ def open(
 
     Raises:
         SourceNotFound, ExchangeError: not there, damaged, or files that do not agree.
+        CheckpointNotFound, CheckpointDamaged: of a checkpoint. UnknownTable: says which there are.
         MissingColumn, SchemaError, DtypeMismatch: columns that are missing or cannot be stored.
         ConfigError: a window for steps of episodes where there are none, or another one; numbers that are not allowed.
         CapacityError: the buffer holds less than two rows.
     """
-    return Dataset(Path(path), window, schema, rename, parse_bytes(buffer), seed, threads)
+    return Dataset(Path(path), window, schema, rename, parse_bytes(buffer), seed, threads, table, number)
 
 
 class Dataset:
@@ -67,21 +72,24 @@ class Dataset:
         buffer: int,
         seed: int,
         threads: int,
+        table: str | None,
+        number: int | None,
     ) -> None:
-        self._arguments = path, window, schema, rename, buffer, seed, threads
+        self._arguments = path, window, schema, rename, buffer, seed, threads, table, number
         self._path = path
-        self._pieces, schemas = pieces_of(path)
-        found = next(iter(schemas.values()))
-        self._names = check_rename(rename, found.names, path)
-        self._frame = Frame.of_arrow(found, schema, path, self._names)
-        self._frame.check_fixed("conduit.offline")
-        # which export a file is of
-        self._exports = {file: Frame.of_arrow(s, schema, file, self._names).export for file, s in schemas.items()}
+        self._source: FileRows | SavedRows
+        if is_checkpoint(path):
+            if schema is not None or rename is not None:
+                raise ConfigError(f"{path} is a checkpoint, with the columns of its tables. Give no schema, no rename")
+            self._source = SavedRows(path, table, number)
+            self._arguments = (*self._arguments[:-1], self._source.number)  # whoever unpickles it reads the same one
+        elif table is not None or number is not None:
+            raise ConfigError(f"{path} is no checkpoint, which alone have tables and numbers. Leave both out")
+        else:
+            self._source = FileRows(path, schema, rename)
         self._window = self._checked(window)
-        old = {new: name for name, new in self._names.items()}
-        wanted = self._frame.columns_to_read([str(self._names.get(name, name)) for name in found.names])
-        self._columns = [old.get(name, name) for name in wanted if name != "priority"]
-        self._batch_schema = Schema(batch_columns(self._frame.schema, self._window))
+        self._source.prepare(self._window)
+        self._batch_schema = Schema(batch_columns(self._source.schema, self._window))
         self._seed = whole_number("seed", seed, 0, 2**63 - 1)
         self._threads = whole_number("threads", threads, 1, 64)
         self._capacity = min(buffer // self._batch_schema.row_bytes, max(2, len(self)))
@@ -93,12 +101,12 @@ class Dataset:
 
     def _checked(self, window: Any) -> windows.Row | windows.Transition | windows.NStep:
         if window is None:
-            return windows.Transition() if self._frame.episodic else windows.Row()
+            return windows.Transition() if self._source.episodic else windows.Row()
         if not isinstance(window, windows.Row | windows.Transition | windows.NStep):
             raise ConfigError(f"window is {window!r}: from files: Row, Transition or NStep. Import for others")
-        if not isinstance(window, windows.Row) and not self._frame.episodic:
+        if not isinstance(window, windows.Row) and not self._source.episodic:
             raise ConfigError(
-                f"window {window} follows episodes, and {self._path} has {', '.join(self._frame.schema.names)}: obs, "
+                f"window {window} follows episodes, and {self._path} has {', '.join(self._source.schema.names)}: obs, "
                 "reward, terminated and truncated are needed, and no next_obs (leave it out of `schema`)"
             )
         return window
@@ -106,7 +114,7 @@ class Dataset:
     @property
     def schema(self) -> Schema:
         """Columns of the rows in the files."""
-        return self._frame.schema
+        return self._source.schema
 
     @property
     def batch_schema(self) -> Schema:
@@ -120,7 +128,7 @@ class Dataset:
 
     def __len__(self) -> int:
         """Rows in the files. An epoch has as many, less the steps whose successor is not known."""
-        return sum(piece.rows for piece in self._pieces)
+        return self._source.rows
 
     def loader(
         self,
@@ -153,7 +161,8 @@ class Dataset:
         with ThreadPoolExecutor(self._threads, "conduit-offline-read") as threads:
             while end is None or number < end:
                 random = np.random.Generator(np.random.Philox(key=[self._seed, number]))
-                batches = shuffle.epoch(pool, len(self._pieces), self._rows_of, threads, self._threads, size, random)
+                read = self._source.read
+                batches = shuffle.epoch(pool, len(self._source), read, threads, self._threads, size, random)
                 any_rows = False
                 for columns in batches:
                     any_rows = True
@@ -163,25 +172,8 @@ class Dataset:
                     return  # else an endless loader of nothing
                 number += 1
 
-    def _rows_of(self, index: int) -> dict[str, Array]:
-        piece = self._pieces[index]
-        rows = named(read(piece, self._columns, None), self._names)
-        if isinstance(self._window, windows.Row):
-            return columns_of(self._frame, Group(rows, None, piece.name))
-        behind = None
-        if self._goes_on(index):
-            behind = named(read(self._pieces[index + 1], self._columns, _BEHIND), self._names)
-        return windows_of(self._frame, Group(rows, behind, piece.name), self._window)
-
-    def _goes_on(self, index: int) -> bool:
-        """Whether successors of this piece's last steps may be in the next one."""
-        if index + 1 == len(self._pieces) or all(name in self._columns for name in self._frame.following):
-            return False
-        file, other = self._pieces[index].file, self._pieces[index + 1].file
-        return file == other or (self._exports[file] is not None and self._exports[file] == self._exports[other])
-
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return Dataset, self._arguments
 
     def __repr__(self) -> str:
-        return f"<Dataset {str(self._path)!r}: {len(self):,} rows in {len(self._pieces)} pieces, {self._window}>"
+        return f"<Dataset {str(self._path)!r}: {len(self):,} rows in {len(self._source)} pieces, {self._window}>"

@@ -46,6 +46,7 @@ def block_to_arrow(
     starts: Sequence[int] = (),
     *,
     shared: bool = False,
+    own_offsets: bool = False,
 ) -> pa.RecordBatch:
     """Return rows [start, stop) of the block at `address` as a record batch over that very memory.
 
@@ -53,7 +54,8 @@ def block_to_arrow(
     offsets, and `starts` says for one such column after the other where its elements begin. The batch is read-only, and
     it, its slices and the NumPy arrays made from it without a copy hold `owner` alive: what keeps the memory
     mapped and unchanged belongs there. Copies nothing but mutable columns, where the memory is `shared` with others who
-    may rewrite them. Never blocks.
+    may rewrite them, and with `own_offsets` those: of a block that may be reused while it is read, so that sizes stay.
+    Never blocks.
 
     Raises:
         IndexError: not 0 <= start <= stop <= layout.rows.
@@ -66,7 +68,8 @@ def block_to_arrow(
     for column, field, offset in zip(schema.columns, arrow_schema, layout.offsets, strict=True):
         at = address + offset + start * column.row_bytes
         if column.ragged:
-            arrays.append(_foreign_rows(column, field.type, at, stop - start, address + next(elements), owner))
+            first = address + next(elements)
+            arrays.append(_foreign_rows(column, field.type, at, stop - start, first, owner, own_offsets))
         elif shared and column.mutable:
             now = np.frombuffer(native.copy_scalars(at, stop - start, column.row_bytes), np.uint8)
             arrays.append(_foreign_array(column, field.type, now.ctypes.data, stop - start, now))
@@ -227,8 +230,12 @@ def _text_of(kind: pa.DataType) -> str | None:
     return None
 
 
-def _foreign_rows(column: Column, kind: pa.DataType, offsets: int, rows: int, elements: int, owner: object) -> pa.Array:
+def _foreign_rows(
+    column: Column, kind: pa.DataType, offsets: int, rows: int, elements: int, owner: object, own: bool
+) -> pa.Array:
     ends = pa.foreign_buffer(offsets, (rows + 1) * 8, base=owner)
+    if own:
+        ends = pa.py_buffer(bytes(ends))
     ends_of = np.frombuffer(ends, np.int64)
     first = int(ends_of[0])
     total = int(ends_of[-1]) - first

@@ -18,8 +18,7 @@ void bind_disk(nb::class_<PyTable>& table) {
         const auto core = t.get();
         if (!core->tiered() || core->disk()) fail(ErrorCode::config, "table '%s' has no use for a file", core->shared().name);
         const Table& s = core->shared();
-        const bool changes = core->process().segments().writable() && std::any_of(core->columns(), core->columns() + s.n_columns, [](const Column& c) { return c.changes != 0; });
-        core->use_disk(std::make_shared<DiskFile>(fd, std::move(path), bytes_of(head), bytes_of(message), s.block_bytes, s.n_blocks, changes));
+        core->use_disk(std::make_shared<DiskFile>(fd, std::move(path), bytes_of(head), bytes_of(message), s.block_bytes, s.n_blocks, core->process().segments().writable()));
       }, "fd"_a, "path"_a, "head"_a, "message"_a)
       // 1: moved some, 0: nothing to move, -1: the disk has failed
       .def("move_blocks", [](PyTable& t, double timeout) {

@@ -1,5 +1,4 @@
 // Numbers that are known only after their rows were: rewards of rollouts, advantages, returns.
-#include "disk_file.hpp"
 #include "failpoints.hpp"
 #include "queue.hpp"
 #include "scalars.hpp"
@@ -24,8 +23,7 @@ UpdateCount TableCore::rewrite(const std::uint64_t* keys, std::uint64_t n, const
       const Column& column = columns_[columns[k]];
       std::byte* at = block_data(b) + column.block_offset + (slot - b * t_.rows_per_block) * column.row_bytes;
       const auto store = [&] { store_scalar(at, values[k] + i * column.row_bytes, column.row_bytes); };
-      if (!tiered() || !on_disk(b)) store();
-      else if (!disk_->guarded(store)) fail(ErrorCode::disk, "row %llu of table '%s' cannot be changed on disk, file %s; those before it were", static_cast<unsigned long long>(i), t_.name, disk_->path().c_str());
+      reach_disk(store);
       FAILPOINT(rewritten);
     }
     ++count.applied;

@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "block_lists.hpp"
+#include "disk_file.hpp"
 #include "draws.hpp"
 #include "layout.hpp"
 #include "limiter.hpp"
+#include "part_file.hpp"
 #include "process.hpp"
 #include "ragged.hpp"
 #include "spans.hpp"
@@ -27,7 +29,8 @@
 
 namespace conduit {
 
-class DiskFile;
+class Staging;
+struct SavedBlock;
 class QueueIndex;
 struct SavedTable;
 
@@ -100,8 +103,8 @@ struct UpdateCount {
 
 // What keeps retired blocks from being free: for messages.
 struct SpaceHolders {
-  std::uint32_t pinned = 0, read = 0, written = 0;  // blocks held by views, by readers, by writers that have not let go
-  std::uint32_t in_memory = 0;                      // blocks in host memory that have to go to disk first
+  std::uint32_t pinned = 0, read = 0, written = 0, saved = 0;  // blocks held by views, by readers, by writers that have not let go, by a checkpoint
+  std::uint32_t in_memory = 0;                                 // blocks in host memory that have to go to disk first
   std::uint32_t process = 0;                        // pid of one holder
 };
 
@@ -144,6 +147,19 @@ class TableCore {
   Moves move_blocks(std::uint64_t timeout_ns);
   void wake_movers();
   TierInfo tier_info();
+  // Runs f, which reads or writes rows wherever they lie; see DiskFile::guarded. Throws disk where that cannot be.
+  template <class F>
+  void reach_disk(F&& f) const {
+    if (!tiered()) f();
+    else if (!disk_->guarded(f)) fail_disk();
+  }
+  [[noreturn]] void fail_disk() const;
+  std::shared_ptr<Staging> copy_from_disk(std::uint32_t block) const;
+  // Of a table that is being restored: gives the blocks places, the newest ones in memory; where in which file bytes of its rows
+  // go, `to` as if all blocks lay side by side; has what went to disk written there.
+  void lay_out(const std::vector<SavedBlock>& blocks);
+  Extent extent(std::uint64_t offset, std::uint64_t bytes, std::uint64_t to, int data_fd) const;
+  void laid_out();
   // Counts rows that are about to be read.
   void warm(const std::uint32_t* slots, std::uint32_t n) const;
   // Keeps a block where it is until the pin is given back; of blocks that are not reused meanwhile.
@@ -293,6 +309,7 @@ class TableCore {
   void take_back(std::uint32_t b);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   bool held_for_checkpoint() const;
+  void break_stalled_hold();
   bool held_born(std::uint64_t birth) const { return birth >= t_.hold.low.load(std::memory_order_acquire) && birth <= t_.hold.high; }
   // Of a folded row that has not been evicted: whether it counts as live.
   bool is_step(std::uint32_t slot) const { return (flag(slot) & kFinal) == 0 && !used_up(slot); }

@@ -11,9 +11,11 @@
 #include <functional>
 #include <optional>
 
+#include "cut.hpp"
 #include "disk_file.hpp"
 #include "error.hpp"
 #include "failpoints.hpp"
+#include "staging.hpp"
 #include "table.hpp"
 
 namespace conduit {
@@ -149,6 +151,54 @@ void TableCore::warm(const std::uint32_t* slots, std::uint32_t n) const {
 std::uint32_t TableCore::keep_in_place(std::uint32_t block) {
   IndexLock lock(*this);
   return process_->pin(index_, block);
+}
+
+void TableCore::fail_disk() const {
+  fail(ErrorCode::disk, "rows of table '%s' cannot be reached on disk, file %s. What is in memory stays", t_.name, disk_->path().c_str());
+}
+
+std::shared_ptr<Staging> TableCore::copy_from_disk(std::uint32_t block) const {
+  Target target;
+  if (disk_->read(block, target.room(t_.block_bytes)) != 0) fail_disk();
+  return target.staging;
+}
+
+// --- restore
+
+void TableCore::lay_out(const std::vector<SavedBlock>& blocks) {
+  if (!tiered()) return;
+  IndexLock lock(*this);
+  std::uint32_t room = t_.n_frames > t_.tier.least_free ? t_.n_frames - t_.tier.least_free : 1;
+  const auto place = [&](const SavedBlock& block, bool in_memory) {
+    if (block.birth == 0 || block.block >= t_.n_blocks || places_[block.block] != kNowhere) return;
+    if (in_memory) {
+      if (!take_frame(block.block)) fail(ErrorCode::memory, "table '%s' has more half-filled blocks than memory has room for, %u", t_.name, t_.n_frames);
+      room -= room > 0;
+    } else {
+      if (const int error = disk_->write_message(block.block); error != 0) fail(ErrorCode::disk, "file %s cannot be written: %s", disk_->path().c_str(), strerror(error));
+      std::atomic_ref(places_[block.block]).store(kOnDisk, std::memory_order_release);
+    }
+  };
+  for (const SavedBlock& block : blocks) {
+    if (block.sealed == 0) place(block, true);  // new writers go on there
+  }
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) place(*block, room > 0);
+}
+
+Extent TableCore::extent(std::uint64_t offset, std::uint64_t bytes, std::uint64_t to, int data_fd) const {
+  if (!tiered()) return {offset, bytes, t_.data_offset + to, data_fd};
+  const auto block = static_cast<std::uint32_t>(to / t_.block_bytes);
+  if (bytes == 0 || block >= t_.n_blocks) return {offset, 0, 0, data_fd};
+  const std::uint64_t within = to % t_.block_bytes;
+  const std::uint32_t place = places_[block];
+  if (bytes > t_.block_bytes - within || place == kNowhere) fail(ErrorCode::damaged, "rows of table '%s' lie in no block of it", t_.name);
+  if (place == kOnDisk) return {offset, bytes, disk_->body_at(block) + within, disk_->fd()};
+  return {offset, bytes, t_.data_offset + place * t_.block_bytes + within, data_fd};
+}
+
+void TableCore::laid_out() {
+  if (!tiered()) return;
+  if (const int error = disk_->sync(); error != 0) fail(ErrorCode::disk, "file %s cannot be written: %s", disk_->path().c_str(), strerror(error));
 }
 
 // --- movers
