@@ -11,6 +11,7 @@ from typing import Any
 
 from bench import report
 from bench.cases import DRIVERS, Case, choose, takes_part
+from bench.driver import IMPORTS
 from bench.machine import describe
 from bench.peers import setup
 from bench.runner import QUICK, Clock, Plan, run_case
@@ -134,7 +135,7 @@ def ready(drivers: list[str]) -> list[str]:
     unknown = [d for d in drivers if d not in DRIVERS]
     if unknown:
         raise ValueError(f"unknown driver {unknown[0]!r}; there are {', '.join(DRIVERS)}")
-    missing = [d for d in drivers if d in setup.IMPORTS and not setup.is_ready(setup.environment(d) or d)]
+    missing = [d for d in drivers if d in IMPORTS and not setup.is_ready(setup.environment(d) or d)]
     for name in missing:
         print(f"{name} is left out: {why_missing(name)}", file=sys.stderr)
     return [d for d in drivers if d not in missing]
@@ -144,7 +145,7 @@ def why_missing(driver: str) -> str:
     """Why a driver takes no part."""
     environment = setup.environment(driver)
     if environment is None:
-        return f"{setup.IMPORTS[driver]} is not installed"
+        return f"{IMPORTS[driver]} is not installed"
     return setup.failure(driver) or f"not set up: python -m bench peers --setup {environment}"
 
 

@@ -188,7 +188,7 @@ def write_bars(
     for case in cases:
         row = [found.get((case, library)) for library in libraries]
         unit = next(line["unit"] for line in row if line is not None)
-        out.append(f"| {case} | {unit} | {' | '.join(number(line and line['median']) for line in row)} |")
+        out.append(f"| {case} | {unit} | {' | '.join(number(line['median'] if line else None) for line in row)} |")
     page.write_text("\n".join([*out, "", f"![{name}]({picture.name})", ""]), encoding="utf-8")
     figure, panels = plt.subplots(1, len(cases), figsize=(4.2 * len(cases), 3), layout="constrained", squeeze=False)
     for axes, case in zip(panels[0], cases, strict=True):

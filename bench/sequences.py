@@ -4,10 +4,11 @@
                               [--out FOLDER]
 
 One JSON line for each case and library, medians over rounds in turns; with --out also sequences.jsonl, .md and .png
-there. `fill`: groups of 8 into a full table, sequences a second. `sample`: 32 random groups (256 sequences, 4.7 MB) into
-torch tensors, ms. `stream`: groups of 8 from a producer process to a consumer that takes 32 groups at a time and
-acknowledges them, sequences a second. Libraries: Conduit (packed), cpprb and torchrl (rows padded to 4,096; each in its environment of `bench peers`), a padded NumPy
-ring, multiprocessing.Queue, Ray's object store and Arrow Flight (`bench/peers/sequence_sides.py`).
+there. `fill`: groups of 8 into a full table, sequences a second. `sample`: 32 random groups (256 sequences, 4.7 MB)
+into torch tensors, ms. `stream`: groups of 8 from a producer process to a consumer that takes 32 groups at a time and
+acknowledges them, sequences a second. Libraries: Conduit (packed), cpprb and torchrl (rows padded to 4,096; each in its
+environment of `bench peers`), a padded NumPy ring, multiprocessing.Queue, Ray's object store and Arrow Flight
+(`bench/peers/sequence_sides.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import importlib
 import os
 from typing import Any
 
-import torch
+from torch.utils.dlpack import from_dlpack
 
 from bench.driver import Append
 from bench.workloads import COLUMNS, Rows, Workload
@@ -30,7 +30,7 @@ class FlashbaxDriver:
         options: dict[str, Any] = {"max_length": capacity // ALIGN * ALIGN, "min_length": 1, "add_batches": True}
         if prioritized:
             options["priority_exponent"] = ALPHA
-        self.make = lambda n: make(sample_batch_size=n, **options)
+        self.make: Any = lambda n: make(sample_batch_size=n, **options)
         self.prioritized, self.largest = prioritized, capacity // ALIGN * ALIGN
         numpy: Any = importlib.import_module("jax.numpy")
         example = {
@@ -63,10 +63,10 @@ class FlashbaxDriver:
             self.samplers[n] = self.jax.jit(self.make(n).sample)
         self.draws += 1
         batch = self.jax.block_until_ready(self.samplers[n](self.state, self.jax.random.fold_in(self.key, self.draws)))
-        tensors: dict[str, Any] = {name: torch.from_dlpack(batch.experience[name]) for name in COLUMNS}
+        tensors: dict[str, Any] = {name: from_dlpack(batch.experience[name]) for name in COLUMNS}
         if not self.prioritized:
             return tensors, None
-        weights = (torch.from_dlpack(batch.probabilities) * self.size) ** -BETA  # it leaves them to its user
+        weights = (from_dlpack(batch.probabilities) * self.size) ** -BETA  # it leaves them to its user
         tensors["weights"] = weights / weights.max()
         return tensors, batch.indices
 
