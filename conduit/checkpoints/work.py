@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,7 @@ class TableWork:
         span = int(block["first"]), int(block["count"])
         starts = self._cut.starts(self._number, int(block["block"]))
         schema, layout = self._table.schema, self._table._layout
-        return arrow.block_to_arrow(schema, layout, address, *span, self._cut, starts, shared=True)
+        return arrow.block_to_arrow(schema, layout, address, *span, self._cut, starts, shared=True, stored=True)
 
     def _close_part(self) -> None:
         assert self._part is not None
@@ -135,7 +136,7 @@ class TableWork:
         finally:
             of_blocks.abandon()
         index, self._index = self._index.close(), None
-        spec: dict[str, Any] = json.loads(self._table.spec.to_json())
+        spec: dict[str, Any] = json.loads(replace(self._table.spec, schema=self._table._schema_now()).to_json())
         return TableRecord(
             spec, self._cut.state(self._number), self._per_block, self._table._layout.blocks,
             self._cut.rows(self._number), blocks, index, tuple(self._numbers), (*self._kept, *self._made),

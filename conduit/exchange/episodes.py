@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from conduit.exchange.frame import FINAL, Frame, arrow_array, as_stored
+from conduit.exchange.frame import FINAL, Frame, arrow_array, arrow_columns, as_stored, columns_of
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError
 
@@ -52,7 +52,7 @@ class Episodes:
         order = np.argsort(numbers, kind="stable")
         first = next(iter(frame.finals))
         has_final = piece.column(first).is_valid().to_numpy()[order]
-        columns = {column.name: as_stored(column, piece.column(column.name))[order] for column in frame.schema}
+        columns = {name: array[order] for name, array in columns_of(frame.schema, piece).items()}
         ends = np.flatnonzero(has_final)
         chosen = pa.array(order[ends])
         finals = {c.name: as_stored(c, piece.column(name).take(chosen)) for name, c in frame.finals.items()}
@@ -96,9 +96,7 @@ def episode_of(frame: Frame, arrays: Mapping[str, Array], n: int) -> Episode:
         array = arrays[column.name]
         expected = n + (column in frame.schema.obs)
         if array.dtype != column.dtype or array.shape != (expected, *column.shape):
-            raise ValueError(
-                f"{column.name} is {array.dtype} of shape {array.shape}, {expected} of {column} were due"
-            )
+            raise ValueError(f"{column.name} is {array.dtype} of shape {array.shape}, {expected} of {column} were due")
         if expected > n:
             final[column.name] = array[-1:]
         columns[column.name] = array[:n]
@@ -131,9 +129,10 @@ def _table_of(frame: Frame, known: list[tuple[int, Episode]]) -> pa.Table:
         frame.episode or "": pa.array(np.repeat([number for number, _ in known], lengths), pa.int64()),
         frame.step or "": pa.array(np.concatenate([np.arange(length) for length in lengths])),
     }
-    for column in frame.schema:
-        whole = np.concatenate([episode.columns[column.name] for _, episode in known])
-        arrays[column.name] = arrow_array(column, whole)
+    names = frame.schema.names
+    arrays |= arrow_columns(
+        frame.schema, {name: np.concatenate([episode.columns[name] for _, episode in known]) for name in names}
+    )
     for column in frame.schema.obs:
         whole = np.zeros((len(nulls), *column.shape), column.dtype)
         whole[~nulls] = np.concatenate([episode.final[column.name] for _, episode in known])

@@ -2,7 +2,7 @@
 
     episode: int64        number of the episode, from 0 in each export       } tables of episodes
     step: int64           number of the row in its episode, from 0           }
-    <columns>             as in the schema; bools as Arrow bools, shapes as fixed-shape tensors
+    <columns>             as in the schema; bools as Arrow bools, shapes as fixed-shape tensors; nulls as nulls
     final_obs[/...]       null but where the episode stops: the observation that its last step led to
     priority: float32     as given to update_priorities; null where it was not given yet    } prioritized tables
 
@@ -24,12 +24,17 @@ import pyarrow as pa
 
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
-from conduit_store.arrow import arrow_type, column_of_field, to_numpy
+from conduit_store.arrow import arrow_type, column_of_field, to_numpy, with_nulls
+from conduit_store.column import VALID
 from conduit_store.errors import ConfigError, ExchangeError, MissingColumn, SchemaError, ShapeMismatch
+from conduit_store.nulls import Convert, scattered
+from conduit_store.ragged_values import as_ragged
 from conduit_store.schema import Column, Schema
+from conduit_store.values import as_rows
 
 __all__ = [
-    "FINAL", "NEXT", "PRIORITY", "Frame", "arrow_array", "as_stored", "check_rename", "named", "outer",
+    "FINAL", "NEXT", "PRIORITY", "Frame", "arrow_array", "arrow_columns", "as_stored", "check_rename", "columns_of",
+    "named", "nullable_rows_of", "outer", "rows_of",
 ]  # fmt: skip
 
 FINAL = "final_"  # final_obs, final_obs/camera
@@ -56,10 +61,10 @@ class Frame:
     export: str | None = None
 
     @classmethod
-    def of_table(cls, spec: TableSpec) -> Frame:
-        """Return the frame of a table's rows."""
+    def of_table(cls, spec: TableSpec, schema: Schema) -> Frame:
+        """Return the frame of a table's rows; `schema`: the table's, with the categories that there are."""
         episode, step = (_free(name, spec.schema) if spec.episodic else None for name in ("episode", "step"))
-        return cls(spec.schema, episode, step, prioritized=spec.prioritized, own=True, export=uuid4().hex)
+        return cls(schema, episode, step, prioritized=spec.prioritized, own=True, export=uuid4().hex)
 
     @classmethod
     def of_arrow(cls, schema: pa.Schema, wanted: Schema | None, path: object, rename: Mapping[str, str]) -> Frame:
@@ -79,13 +84,13 @@ class Frame:
         schema = named(schema, rename)
         names = schema.names
         if told is not None and (wanted is None or wanted == told.schema):
-            lacking = [name for name in told.schema.names if name not in names]
+            lacking = [column.name for column in told.schema.valued if column.name not in names]
             if lacking:
                 raise MissingColumn(f"{path} lacks {', '.join(lacking)}, which its own metadata names. Write it again")
             episode, step = (name if name in names else None for name in (told.episode, told.step))
             return cls(told.schema, episode, step, prioritized=PRIORITY in names, own=True, export=told.export)
         if wanted is not None:
-            lacking = [name for name in wanted.names if name not in names]
+            lacking = [column.name for column in wanted.valued if column.name not in names]
             if lacking:
                 raise MissingColumn(
                     f"{path} has no column {', '.join(lacking)}; it has {', '.join(names)}. Rename those that are "
@@ -100,9 +105,7 @@ class Frame:
         return cls(kept, episode, step, prioritized=PRIORITY in names, own=told is not None, export=export)
 
     def _renamed(self, rename: Mapping[str, str]) -> Frame:
-        columns = tuple(
-            replace(column, name=rename.get(column.name, column.name)) for column in self.schema
-        )
+        columns = tuple(replace(column, name=rename.get(column.name, column.name)) for column in self.schema.valued)
         links = [None if name is None else rename.get(name, name) for name in (self.episode, self.step)]
         return replace(self, schema=Schema(columns), episode=links[0], step=links[1])
 
@@ -124,7 +127,9 @@ class Frame:
     def to_arrow(self) -> pa.Schema:
         """Return the Arrow schema of what is exported."""
         fields = [pa.field(name, pa.int64(), nullable=False) for name in (self.episode, self.step) if name is not None]
-        fields += [pa.field(column.name, _outer_type(column), nullable=False) for column in self.schema]
+        fields += [
+            pa.field(column.name, _outer_type(column), nullable=column.nullable) for column in self.schema.valued
+        ]
         if self.episode is not None:
             fields += [pa.field(name, _outer_type(column)) for name, column in self.finals.items()]
         if self.prioritized:
@@ -139,11 +144,13 @@ class Frame:
         return pa.schema(fields, {_METADATA: json.dumps(told).encode()})
 
     def check_fixed(self, format: str) -> None:
-        """Refuse rows that vary in length.
+        """Refuse rows that vary in length, and categories.
 
         Raises:
             ConfigError: a column of such rows, with what else to use.
         """
+        if words := [column.name for column in self.schema if column.categorical]:
+            raise ConfigError(f"{format} has no categories, as of {', '.join(words)}. Use 'parquet' or 'arrow'")
         if self.schema.ragged:
             names = ", ".join(column.name for column in self.schema.ragged)
             raise ConfigError(f"{format} has no rows that vary in length, as of {names}. Use 'parquet' or 'arrow'")
@@ -186,7 +193,9 @@ def _found(schema: pa.Schema) -> Schema:
     roles = {PRIORITY, "__index_level_0__"}  # the latter is what pandas calls its index
     finals = FINAL + "obs"
     fields = [f for f in schema if f.name not in roles and f.name != finals and not f.name.startswith(finals + "/")]
-    plain = Schema(tuple(column_of_field(field) for field in fields))
+    names = {field.name for field in fields}
+    columns = (column_of_field(field) for field in fields)
+    plain = Schema(tuple(replace(column, nullable=column.name + VALID in names) for column in columns))
     if not plain.is_episodic:
         return plain
     return Schema(tuple(column for column in plain if column.name not in ("episode", "step")))
@@ -204,12 +213,15 @@ def outer(array: pa.Array) -> pa.Array:
         first = array.offsets[0].as_py()
         values = outer(array.values.slice(first, array.offsets[-1].as_py() - first))
         made = pa.large_list(pa.field("item", values.type, nullable=False))
-        return pa.LargeListArray.from_arrays(pa.array(array.offsets.to_numpy() - first), values, type=made)
+        whole = pa.LargeListArray.from_arrays(pa.array(array.offsets.to_numpy() - first), values, type=made)
+        return with_nulls(whole, _valid(array)) if array.null_count else whole
     if isinstance(kind, pa.Bool8Type):
         return array.cast(pa.bool_())
     if isinstance(kind, pa.FixedShapeTensorType) and isinstance(kind.value_type, pa.Bool8Type):
-        flat = array.storage.flatten().cast(pa.bool_())
-        storage = pa.FixedSizeListArray.from_arrays(flat, array.storage.type.list_size)
+        size = array.storage.type.list_size  # `values` has those of null rows too, and all of a slice's parent
+        flat = array.storage.values.slice(array.storage.offset * size, len(array) * size).cast(pa.bool_())
+        nulls = array.is_null() if array.null_count else None
+        storage = pa.FixedSizeListArray.from_arrays(flat, size, mask=nulls)
         return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.bool_(), list(kind.shape)), storage)
     return array
 
@@ -250,6 +262,58 @@ def as_stored(column: Column, data: pa.Array | pa.ChunkedArray) -> Array:
         if same.all():
             return exact
     return values
+
+
+def rows_of(column: Column, data: pa.Array | pa.ChunkedArray, n: int | None = None) -> Any:
+    """Return Arrow values without nulls as rows of `column`, as `extend` takes them.
+
+    Raises:
+        DtypeMismatch, ShapeMismatch, ValueOutOfRange: see `as_stored`, `as_rows` and `as_ragged`.
+    """
+    return as_ragged(column, data, n) if column.ragged else as_rows(column, as_stored(column, data), n)
+
+
+def nullable_rows_of(
+    column: Column, data: pa.ChunkedArray, told: pa.ChunkedArray | None, convert: Convert | None = None
+) -> tuple[Any, Array]:
+    """Return Arrow values as rows of a nullable column, and bool (n,) of which are not null.
+
+    `told`: a column that says so, as formats have that know no nulls. `convert`: instead of `rows_of`.
+    """
+    valid = _valid(data)
+    if told is not None:
+        valid = valid & rows_of(column.validity, told)
+    return scattered(column, data, valid, convert or rows_of), valid
+
+
+def columns_of(schema: Schema, table: pa.Table) -> dict[str, Any]:
+    """Return the columns of a schema, validity columns too, from Arrow data."""
+    found: dict[str, Any] = {}
+    for column in schema.valued:
+        data = table.column(column.name)
+        if not column.nullable:
+            found[column.name] = rows_of(column, data)
+            continue
+        told = column.validity.name
+        found[column.name], found[told] = nullable_rows_of(
+            column, data, table.column(told) if told in table.column_names else None
+        )
+    return found
+
+
+def arrow_columns(schema: Schema, arrays: Mapping[str, Array]) -> dict[str, pa.Array]:
+    """The way back of `columns_of`, of columns of fixed width."""
+    return {
+        column.name: arrow_array(
+            column, arrays[column.name], ~arrays[column.validity.name] if column.nullable else None
+        )
+        for column in schema.valued
+    }
+
+
+def _valid(data: pa.Array | pa.ChunkedArray) -> Array:
+    valid: Array = data.is_valid().to_numpy(zero_copy_only=False)
+    return valid
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -1,6 +1,6 @@
 """NumPy arrays by name, in memory or in a .npz file.
 
-    <columns>                 (rows, ...), as in the schema
+    <columns>                 (rows, ...), as in the schema; "goal:valid" bool (rows,) where "goal" is nullable
     episode, step             int64 (rows,)
     priority                  float32 (rows,), NaN where it was not given yet
     final_obs[/...]           (episodes that have one, ...): what the last step of an episode led to
@@ -24,6 +24,7 @@ from numpy.lib import format as npy
 
 from conduit.exchange.damage import reading
 from conduit.exchange.frame import FINAL, PRIORITY, Frame, arrow_array, as_stored
+from conduit.exchange.frame import columns_of as stored_columns
 from conduit_store.arrays import Array
 from conduit_store.errors import ExchangeError, ShapeMismatch
 from conduit_store.schema import Column
@@ -39,8 +40,9 @@ def split(frame: Frame, piece: pa.Table, before: int) -> Iterator[tuple[str, Arr
     for name in (frame.episode, frame.step):
         if name is not None:
             yield name, as_stored(Column(name, np.dtype(np.int64)), piece.column(name))
+    stored = stored_columns(frame.schema, piece)
     for column in frame.schema:
-        yield column.name, as_stored(column, piece.column(column.name))
+        yield column.name, stored[column.name]
     if frame.prioritized:
         yield PRIORITY, piece.column(PRIORITY).to_numpy()  # null becomes NaN
     if frame.episode is None:

@@ -186,8 +186,9 @@ def _counted(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> t
     """Read two columns, or one, to know how many rows there are and how many of them end an episode."""
     old = {new: old for old, new in names.items()}
     flags = [old.get(flag, flag) for flag in ("terminated", "truncated")] if frame.episodic else []
+    first = frame.schema.valued[0].name
     rows = episodes = 0
-    for piece in found.pieces(flags or [old.get(frame.schema.names[0], frame.schema.names[0])], 65_536):
+    for piece in found.pieces(flags or [old.get(first, first)], 65_536):
         rows += len(piece)
         if flags:
             over = [to_numpy(flag, piece.column(flag).fill_null(False)) for flag in flags]
@@ -207,7 +208,9 @@ def _planned(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> S
         for piece in found.pieces(wanted, piece_rows(frame.schema)):
             rows += len(piece)
             for name in wanted:
-                total[name] += sum(int(part.lengths.sum()) for part in ragged_chunks(name, piece.column(name)))
+                total[name] += sum(
+                    int(part.lengths.sum()) for part in ragged_chunks(name, piece.column(name).drop_null())
+                )
     lengths = {names.get(name, name): max(1.0, _UNEVEN * total[name] / max(rows, 1)) for name in wanted}
     columns = [
         replace(column, mean_length=max(lengths[column.name], column.mean_length or 0.0)) if column.ragged else column

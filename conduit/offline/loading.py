@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from conduit.closing import Closing
 from conduit_store.arrays import Array
+from conduit_store.column import VALID
 from conduit_store.errors import MissingExtra, StoreClosed, UnknownColumn
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ class OfflineBatch:
     def names(self) -> tuple[str, ...]:
         """Names of the columns, in order."""
         return tuple(self._columns)
+
+    @property
+    def valid(self) -> dict[str, Array]:
+        """Of each nullable column by name, which rows are not null: bool (n,). See `Batch.valid`."""
+        ends = ((name, name.removesuffix(VALID)) for name in self._columns if name.endswith(VALID))
+        return {of: self._columns[name] for name, of in ends}
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from conduit import windows
 from conduit.exchange.frame import FINAL, NEXT, Frame, as_stored
+from conduit.exchange.frame import columns_of as stored_columns
 from conduit_store.arrays import Array
 from conduit_store.errors import DtypeMismatch, EpisodeError
 from conduit_store.schema import Column
@@ -38,13 +39,20 @@ def columns_of(frame: Frame, group: Group) -> dict[str, Array]:
     Raises:
         DtypeMismatch: a null, with its row, or another type. ShapeMismatch: another shape.
     """
-    return {column.name: _column(column, group.rows.column(column.name), group.name) for column in frame.schema}
+    for column in frame.schema.valued:
+        if not column.nullable:
+            _check_no_nulls(column, group.rows.column(column.name), group.name)
+    return stored_columns(frame.schema, group.rows)
+
+
+def _check_no_nulls(column: Column, data: pa.ChunkedArray, name: str) -> None:
+    if data.null_count:
+        row = int(data.is_null().to_numpy().argmax())
+        raise DtypeMismatch(f"row {row} of {name}: column {column.name!r} is null, and it is not nullable")
 
 
 def _column(column: Column, data: pa.ChunkedArray, name: str) -> Array:
-    if data.null_count:
-        row = int(data.is_null().to_numpy().argmax())
-        raise DtypeMismatch(f"row {row} of {name}: column {column.name!r} is null, and columns hold none")
+    _check_no_nulls(column, data, name)
     return as_rows(column, as_stored(column, data), len(data))
 
 
@@ -142,4 +150,3 @@ def _following(frame: Frame, group: Group, arrays: dict[str, Array], after: Arra
     after[has_final & (arrays["terminated"] | arrays["truncated"])] = -1
     after[after >= n] = -1  # windows end at the border
     return known, found
-
