@@ -9,7 +9,7 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
     queue.py     Queue: every row delivered until acknowledged; delivery.py, queue_loader.py: how rows come out
     balance.py   rows of different lengths, shared out evenly
     samplers, windows, limiters, removers  settings       spec.py     all of them together, as stored
-    schedules.py settings that change with time
+    schedules.py settings that change with time           disk.py     rows beyond what memory holds
     views.py     windows by name                          agents/     several agents in one environment
     exchange/    rows to and from files of others
 """
@@ -21,8 +21,17 @@ from conduit.balance import balance
 from conduit.batch import Batch, DeviceBatch
 from conduit.blocks import BlockView
 from conduit.delivery import QueueBatch
+from conduit.disk import Disk
 from conduit.loader import Loader, LoaderMetrics
-from conduit.metrics import ConsumerMetrics, QueueMetrics, ReaderMetrics, StoreMetrics, TableMetrics, WriterMetrics
+from conduit.metrics import (
+    ConsumerMetrics,
+    DiskMetrics,
+    QueueMetrics,
+    ReaderMetrics,
+    StoreMetrics,
+    TableMetrics,
+    WriterMetrics,
+)
 from conduit.queue import Queue, QueueWriter
 from conduit.queue_loader import QueueLoader
 from conduit.store import Store
@@ -39,6 +48,7 @@ from conduit_store.errors import (
     CheckpointNotFound,
     ConduitError,
     ConfigError,
+    DiskError,
     DtypeMismatch,
     EpisodeError,
     ExchangeError,
@@ -74,14 +84,14 @@ from conduit_store.schema import Column, Schema
 __version__ = "0.1.0"
 
 __all__ = [
-    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Loader", "LoaderMetrics", "Queue",
-    "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "ReaderMetrics", "Schema", "Store",
+    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Disk", "DiskMetrics", "Loader", "LoaderMetrics",
+    "Queue", "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "ReaderMetrics", "Schema", "Store",
     "StoreMetrics", "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "WriterMetrics", "agents",
     "balance", "limiters", "removers", "samplers", "schedules", "windows", "AppendTimeout", "AttachRefused",
     "AttachTimeout", "CapacityError", "CheckpointBusy", "CheckpointDamaged", "CheckpointError",
-    "CheckpointNotFound", "ConduitError", "ConfigError", "DtypeMismatch", "EpisodeError", "ExchangeError",
-    "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn", "MissingExtra", "NameTaken",
-    "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout", "SchemaError",
+    "CheckpointNotFound", "ConduitError", "ConfigError", "DiskError", "DtypeMismatch", "EpisodeError",
+    "ExchangeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn", "MissingExtra",
+    "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout", "SchemaError",
     "ShapeMismatch", "SourceNotFound", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound", "UnknownColumn",
     "UnknownTable", "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip

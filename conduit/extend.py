@@ -105,6 +105,7 @@ class Extender:
     def _native(self) -> native.Writer:
         attachment = self._table._store._native
         if self._writer is None or self._forks != attachment.forks:
+            self._table._start_movers()
             self._writer = rows.native_writer(self._table._native, self._table.spec, 1, self._table._categories)
             self._forks = attachment.forks
             self._owed = None

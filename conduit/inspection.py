@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conduit.histogram import bars
-from conduit.metrics import ConsumerMetrics, QueueMetrics, TableMetrics
+from conduit.metrics import ConsumerMetrics, DiskMetrics, QueueMetrics, TableMetrics
 from conduit.store import Store
 from conduit_store.errors import AttachTimeout, ConduitError, StoreNotFound
 from conduit_transport import names
@@ -71,6 +71,9 @@ def print_table(name: str, table: str) -> None:
     for reader in metrics.tables[table].readers:
         read = f"{reader.rows:,} rows in {reader.batches:,} batches"
         print(f"reader, pid {reader.pid}: {read}, the last {reader.idle_s:.1f} s ago")
+    if (disk := metrics.tables[table].disk) is not None:
+        told = (f"{field} {_text(field, value)}" for field, value in disk._asdict().items() if value != "")
+        print(f"disk: {', '.join(told)}")
     for title, chart in charts.items():
         print(f"\n{title}")
         if chart.counts.any():
@@ -149,6 +152,8 @@ def _glance(name: str) -> tuple[str, str]:
 def _text(field: str, value: object) -> str:
     if field in ("writers", "readers"):
         return ", ".join(f"pid {who.pid}" for who in value) or "none"  # type: ignore[attr-defined]
+    if isinstance(value, DiskMetrics):
+        return f"{value.blocks_on_disk:,} blocks"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if field.endswith("_s"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from conduit import limiting
 from conduit.limiters import Limiter, SampleToInsertRatio
 
 __all__ = [
-    "ConsumerMetrics", "QueueMetrics", "ReaderMetrics", "StoreMetrics", "TableMetrics", "WriterMetrics",
+    "ConsumerMetrics", "DiskMetrics", "QueueMetrics", "ReaderMetrics", "StoreMetrics", "TableMetrics", "WriterMetrics",
 ]  # fmt: skip
 
 
@@ -27,6 +28,29 @@ class WriterMetrics(NamedTuple):
 
     pid: int
     blocks: int  # that its writers hold open
+
+
+class DiskMetrics(NamedTuple):
+    """Where the rows of a table with a disk are, in blocks; counts are over the table's life."""
+
+    frames: int  # blocks that memory has room for
+    frames_free: int  # of these, free now or soon
+    blocks_on_disk: int  # now
+    rows_from_disk: int  # read for samples
+    blocks_written: int
+    blocks_promoted: int  # read back into memory because their rows were drawn much more often than others
+    blocks_dropped: int  # left memory without being written again
+    bytes_written: int
+    write_s: float  # writing and syncing
+    failures: int
+    error: str  # why the last blocks could not be moved; empty if they were
+
+    @classmethod
+    def from_native(cls, info: Mapping[str, int]) -> DiskMetrics:
+        """Make the record from the core's counters."""
+        same = {field: info[field] for field in cls._fields if field in info and field != "error"}
+        error = os.strerror(info["error"]) if info["error"] else ""
+        return cls(write_s=info["write_ns"] * 1e-9, error=error, **same)
 
 
 class TableMetrics(NamedTuple):
@@ -77,10 +101,18 @@ class TableMetrics(NamedTuple):
     readers: tuple[ReaderMetrics, ...]  # of a queue: its consumers
     data_bytes: int  # reserved for rows
     index_bytes: int  # reserved for the index
+    disk: DiskMetrics | None  # of a table whose rows may lie on disk
 
     @classmethod
     def from_native(
-        cls, name: str, max_size: int, limiter: Limiter, data_bytes: int, index_bytes: int, info: Mapping[str, Any]
+        cls,
+        name: str,
+        max_size: int,
+        limiter: Limiter,
+        data_bytes: int,
+        index_bytes: int,
+        info: Mapping[str, Any],
+        tier: Mapping[str, int] | None,
     ) -> TableMetrics:
         """Make the record from the core's counters. `limiter`: as the table was created."""
         state = info["limiter"]
@@ -112,6 +144,7 @@ class TableMetrics(NamedTuple):
             max_size=max_size,
             data_bytes=data_bytes,
             index_bytes=index_bytes,
+            disk=None if tier is None else DiskMetrics.from_native(tier),
             **{**same, **renamed},
         )
 

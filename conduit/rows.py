@@ -181,9 +181,15 @@ def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, don
     name, stopped = spec.name, writer.stopped
     if stopped in (limiting.STOPPED_BY_LIMITER, limiting.STOPPED_FOR_EVER):
         return limiting.append_stopped(spec.limiter, name, timeout, done, n, stopped, writer.limiter)
-    pinned, read, written, pid = writer.holders
+    pinned, read, written, in_memory, pid = writer.holders
     layout = spec.block_layout()
     nbytes = layout.data_bytes
+    if in_memory and spec.disk is not None:
+        return AppendTimeout(
+            f"no block of memory came free for table {name!r} within {timeout} s: {spec.disk.folder} is slower than "
+            f"appends are, or the {in_memory} blocks in memory are pinned or open. {done} of {n} rows are in. "
+            "Wait longer, append less, or give the table more host_memory"
+        )
     size = f"{nbytes / 2**20:,.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:,.1f} KiB"
     held = ", ".join(
         f"{count} {what}"

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from conduit import limiters, limiting, removers, samplers, views, windows
+from conduit.disk import Disk, Messages
 from conduit.queue_settings import POLICY_VERSION, QueueSettings
 from conduit.values import check_name, real_number, whole_number
 from conduit.views import View
@@ -53,6 +54,8 @@ class TableSpec:
     max_times_sampled: int | None = None
     remover: removers.Remover = field(default_factory=removers.Fifo)
     queue: QueueSettings | None = None
+    disk: Disk | None = None
+    messages: Messages | None = field(default=None, repr=False, compare=False)  # where it has a disk; made if None
     views: tuple[View, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +81,7 @@ class TableSpec:
         object.__setattr__(self, "max_times_sampled", times)
         self._check_lengths()
         self._check_mutable()
+        self._check_disk()
         if wide := [column.name for column in self.schema if column.categorical and column.shape]:
             raise ConfigError(f"column {', '.join(wide)} has several categories a row: give each a column of its own")
         for view in self.views:
@@ -102,6 +106,46 @@ class TableSpec:
                 f"column {', '.join(wrong)} is mutable: table {self.name!r} acts on it when a row comes in, and could "
                 "not undo that. Take mutable away"
             )
+
+    def _check_disk(self) -> None:
+        disk = self.disk
+        if disk is None:
+            return
+        if not isinstance(disk, Disk):
+            raise ConfigError(f"disk is {disk!r}: give conduit.Disk(folder, host_memory)")
+        others = [
+            (self.queue is not None, "is a queue"),
+            (self.slots, f"takes rows out one by one ({self.remover})"),
+            (bool(self.schema.ragged), "has rows that vary in length"),
+            (any(column.mutable for column in self.schema.columns), "has mutable columns"),
+        ]
+        for wrong, what in others:
+            if wrong:
+                raise ConfigError(f"table {self.name!r} {what}: its rows stay in memory. Take disk away")
+        plan, least = self.block_layout(), 2 * (self.max_writers + 1) + 2
+        if self.frames < min(least, plan.blocks):
+            raise ConfigError(
+                f"host_memory of {disk.host_memory:,} bytes has room for {self.frames} blocks of {plan.block_bytes:,} "
+                f"bytes, and {self.max_writers} writers need {least}. Give at least {least * plan.block_bytes:,} bytes"
+            )
+        if disk.capacity is not None and self.tiered and plan.data_bytes > disk.capacity:
+            raise ConfigError(
+                f"table {self.name!r} of {self.max_size:,} rows takes up to {plan.data_bytes:,} bytes of disk, and "
+                f"capacity is {disk.capacity:,}. Raise capacity or lower max_size"
+            )
+        if self.tiered and self.messages is None:
+            object.__setattr__(self, "messages", Messages.of(self.schema, plan))
+
+    @property
+    def frames(self) -> int:
+        """Blocks that host memory has room for."""
+        plan = self.block_layout()
+        return plan.blocks if self.disk is None else min(plan.blocks, self.disk.host_memory // plan.block_bytes)
+
+    @property
+    def tiered(self) -> bool:
+        """Whether blocks may lie on disk: not where all of them fit in memory."""
+        return self.frames < self.block_layout().blocks
 
     def _check_lengths(self) -> None:
         """Rows that vary in length."""
@@ -223,6 +267,7 @@ class TableSpec:
                 max_writers=self.max_writers,
                 mean_episode_length=self.mean_episode_length if self.episodic else None,
                 holes=self.max_times_sampled is not None,
+                host_bytes=None if self.disk is None else self.disk.host_memory,
             )
         if plan.rows * plan.blocks >= native.MAX_TABLE_SLOTS:
             raise ConfigError(
@@ -247,6 +292,7 @@ class TableSpec:
             max_size=self.max_size,
             rows_per_block=plan.rows,
             n_blocks=plan.blocks,
+            n_frames=self.frames,
             block_bytes=plan.block_bytes,
             views=[view.to_native() for view in self.views],
             settings=settings,
@@ -288,6 +334,10 @@ class TableSpec:
         fields["limiter"] = {"kind": type(self.limiter).__name__, **asdict(self.limiter)}
         if self.queue is not None:
             fields["queue"] = asdict(self.queue)
+        if self.disk is not None:
+            fields["disk"] = asdict(self.disk)
+        if self.messages is not None:
+            fields["messages"] = self.messages.to_json()
         return json.dumps(fields)
 
     @classmethod
@@ -305,6 +355,10 @@ class TableSpec:
             records["remover"] = _record(_REMOVERS, fields.pop("remover"))
             if "queue" in fields:
                 fields["queue"] = QueueSettings(**fields["queue"])
+            if "disk" in fields:
+                fields["disk"] = Disk(**fields["disk"])
+            if "messages" in fields:
+                fields["messages"] = Messages.from_json(fields["messages"])
             return cls(schema=schema, **records, **fields)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise LayoutMismatch(

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from conduit import limiters, removers, samplers, windows
 from conduit.closing import Closing
+from conduit.disk import Disk
 from conduit.metrics import StoreMetrics
 from conduit.queue import Queue
 from conduit.queue_settings import QueueSettings
 from conduit.spec import TableSpec
 from conduit.table import Table
 from conduit.values import whole_number
+from conduit_store import disk as files
 from conduit_store import memory, segment
 from conduit_store.errors import (
     ConfigError,
@@ -290,6 +293,7 @@ class Store(Closing):
         max_writers: int = 8,
         mean_episode_length: float = 25.0,
         max_times_sampled: int | None = None,
+        disk: Disk | None = None,
         seed: int = 0,
         exist_ok: bool = False,
     ) -> Table:
@@ -306,19 +310,21 @@ class Store(Closing):
         `limiter`: MinSize(1) if None. `max_times_sampled`: a row leaves once it has been drawn so often, counted where
         it is drawn: what a killed reader or a closed loader had drawn and not delivered is lost. Such a table keeps
         room for twice its rows, since memory comes back by block.
+        `disk`: where rows go that memory has no room for, `conduit.Disk(folder, host_memory)`; nowhere if None.
         `seed`: of all draws. `exist_ok`: return the table if it is there with the very same settings.
 
         Raises:
             NameTaken: the table exists (with other settings, if `exist_ok`).
             ConfigError: settings that are not allowed or contradict each other.
             OutOfHostMemory: it does not fit in the store, the machine or a cgroup.
+            DiskError: the folder of `disk` cannot be written.
             ReadOnlyStore: this attach is read-only.
         """
         if window is None:
             window = windows.Transition() if isinstance(schema, Schema) and schema.is_episodic else windows.Row()
         spec = TableSpec(
             name, schema, max_size, sampler or samplers.Uniform(), window, limiter or limiters.MinSize(),
-            max_writers, mean_episode_length, seed, max_times_sampled, remover or removers.Fifo(),
+            max_writers, mean_episode_length, seed, max_times_sampled, remover or removers.Fifo(), disk=disk,
         )  # fmt: skip
         return self._create(spec, exist_ok)
 
@@ -406,7 +412,9 @@ class Store(Closing):
             index_bytes, data_bytes = self._native.table_bytes(record)
             memory.check_fits(index_bytes + data_bytes, f"table {name!r} of {spec.max_size:,} rows")
         try:
-            self._native.create_table(self._control_fd, self._data_fd, record)
+            with self._disk_file(spec) if spec.tiered else contextlib.nullcontext():
+                self._native.create_table(self._control_fd, self._data_fd, record)
+                table = self._table(name)
         except NameTaken:
             table = self._table(name)
             if exist_ok and table.spec == spec:
@@ -414,11 +422,32 @@ class Store(Closing):
             if exist_ok:
                 raise NameTaken(f"table {name!r} exists with other settings: {table.spec.to_json()}") from None
             raise
-        table = self._table(name)
         logger.info("%s", table.describe())
         if populate:
             table._populate()
         return table
+
+    @contextlib.contextmanager
+    def _disk_file(self, spec: TableSpec) -> Iterator[None]:
+        """Have the file of a table's rows on disk while it is created; removed again if it is not."""
+        assert spec.disk is not None
+        for path in files.sweep(spec.disk.folder):
+            logger.info("removed %s, left by a process that was killed", path)
+        path = self._disk_path(spec)
+        fd = files.open_file(path, create=True, write=True)
+        try:
+            yield
+        except BaseException:
+            if spec.name not in self._native.tables():
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            raise
+        finally:
+            os.close(fd)
+
+    def _disk_path(self, spec: TableSpec) -> str:
+        assert spec.disk is not None
+        return files.path_of(spec.disk.folder, self._name, self._native.created_ns, spec.name)
 
     def table(self, name: str) -> Table:
         """Return the table `name`. Every call returns the same object.

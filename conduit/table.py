@@ -16,6 +16,7 @@ from conduit import limiting, rows
 from conduit.batch import Batch
 from conduit.blocks import BlockView
 from conduit.categories import categories_of
+from conduit.disk import DiskTier
 from conduit.extend import Extender
 from conduit.histogram import Histogram, histogram
 from conduit.limiters import Limiter
@@ -74,6 +75,10 @@ class Table:
         self._spec = TableSpec.from_json(core.spec.decode())
         self._layout = self._spec.block_layout()
         self._categories = categories_of(core, self._spec)
+        self._disk: DiskTier | None = None
+        if self._spec.tiered:
+            self._disk = DiskTier(core, self._spec, store._disk_path(self._spec), write=not store.read_only)
+            self._disk.start()
         self._readers = {
             view.name: Reader(core, store._native, self._spec, view, self._categories) for view in self._spec.views
         }
@@ -577,9 +582,9 @@ class Table:
             UnknownWindow: says which there are.
         """
         core = self._native
-        told = core.info(self._view(window).index)
+        told, tier = core.info(self._view(window).index), core.tier() if self._disk is not None else None
         return TableMetrics.from_native(
-            self.name, self.max_size, self._spec.limiter, core.data_bytes, core.control_bytes, told
+            self.name, self.max_size, self._spec.limiter, core.data_bytes, core.control_bytes, told, tier
         )
 
     def histogram(self, what: str, *, bins: int | Sequence[float] = 20, window: str | None = None) -> Histogram:
@@ -667,9 +672,15 @@ class Table:
         for loader in list(self._loaders):
             loader.close()
 
+    def _start_movers(self) -> None:
+        if self._disk is not None:
+            self._disk.start()
+
     def _close(self) -> None:
         if self._populating is not None:
             self._populating.join()  # it stops at its next slice
+        if self._disk is not None:
+            self._disk.stop()
         self._extender.close()
         if self._spec.queue is not None:
             with contextlib.suppress(LockTimeout, StoreClosed):  # a stopped process has the lock: time ends them

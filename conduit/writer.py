@@ -37,6 +37,7 @@ class _Base(Closing):
         self._name = table.name
         self._schema = table.schema
         self._nested = any("/" in name for name in table.schema.names)
+        table._start_movers()
         self._native = rows.native_writer(table._native, table.spec, chains, table._categories)
         table._store._writers.add(self)
 

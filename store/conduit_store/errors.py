@@ -20,6 +20,7 @@ __all__ = [
     "CheckpointNotFound",
     "ConduitError",
     "ConfigError",
+    "DiskError",
     "DtypeMismatch",
     "EpisodeError",
     "ExchangeError",
@@ -173,6 +174,10 @@ class AttachRefused(ConduitError, PermissionError):
 
 class OutOfHostMemory(ConduitError, MemoryError):
     """The memory asked for is not available. Nothing stays reserved."""
+
+
+class DiskError(ConduitError, OSError):
+    """A table's rows could not be moved to disk, or read from there. What is in memory and on disk stays as it is."""
 
 
 class LayoutMismatch(ConduitError, RuntimeError):

@@ -43,7 +43,13 @@ class BlockLayout(NamedTuple):
 
 
 def plan(
-    schema: Schema, max_size: int, *, max_writers: int, mean_episode_length: float | None, holes: bool = False
+    schema: Schema,
+    max_size: int,
+    *,
+    max_writers: int,
+    mean_episode_length: float | None,
+    holes: bool = False,
+    host_bytes: int | None = None,
 ) -> BlockLayout:
     """Choose a block size, and count the blocks that `max_size` rows need.
 
@@ -51,7 +57,8 @@ def plan(
     together at most 1/24 of a table, and, for episodes, for one final observation every `mean_episode_length`
     steps. `holes`: rows also leave in the middle of a block, which gives its memory back when the last has left: room
     for twice the rows. Where rows vary in length there is room for as many of the mean length, which every such column
-    must say.
+    must say. `host_bytes`: what the blocks in memory take at most, where others lie on disk; then they are small enough
+    for open ones to be that share of these.
 
     Raises:
         ConfigError: a number that is not positive.
@@ -66,7 +73,8 @@ def plan(
     if schema.ragged:  # smaller blocks leave more over, larger ones keep more open
         open_share = max(_OPEN_SHARE, min(int(math.sqrt(max_size / spare)), _MOST_OPEN_SHARE))
         least = max(_MIN_ROWS, min(2 * _MIN_ROWS, max_size // 64))
-    rows = max(least, max_size // (open_share * spare))
+    shared = max_size if host_bytes is None else min(max_size, host_bytes // schema.row_bytes)
+    rows = max(least, shared // (open_share * spare))
     rows = max(1, min(rows, _MAX_BLOCK_BYTES // schema.row_bytes))
     finals = 0 if mean_episode_length is None else int(max_size / mean_episode_length) + 1
     room = (max_size + finals) * (2 if holes else 1)

@@ -114,13 +114,15 @@ std::vector<Cell> read_cells(nb::handle given, std::uint32_t n, std::uint64_t el
 // A zero-copy view's hold on its block; also keeps the segments mapped.
 class Pin {
  public:
-  Pin(std::shared_ptr<Process> process, std::uint32_t entry) : process_(std::move(process)), entry_(entry), forks_(process_->forks()) {}
+  // `disk`: of a table that has one, whose mapping the view may be of.
+  Pin(std::shared_ptr<Process> process, std::shared_ptr<DiskFile> disk, std::uint32_t entry) : process_(std::move(process)), disk_(std::move(disk)), entry_(entry), forks_(process_->forks()) {}
   ~Pin() { process_->unpin(entry_, forks_); }
   Pin(const Pin&) = delete;
   Pin& operator=(const Pin&) = delete;
 
  private:
   std::shared_ptr<Process> process_;
+  std::shared_ptr<DiskFile> disk_;
   std::uint32_t entry_, forks_;
 };
 
@@ -187,7 +189,7 @@ class PyAttachment : public Handle<Process> {
 
 TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets,
                     const std::vector<std::uint64_t>& row_bytes, const std::vector<std::uint64_t>& element_bytes, const std::vector<std::uint64_t>& mean_bytes,
-                    std::uint64_t values_offset, std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks,
+                    std::uint64_t values_offset, std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint32_t n_frames,
                     std::uint64_t block_bytes, const std::vector<ViewSpec>& views, const Settings& settings, std::uint32_t limiter,
                     bool limits_inserts, bool counts_uses, std::uint64_t seed, std::uint32_t remover, std::uint32_t remover_view) {
   TableSpec s;
@@ -204,6 +206,8 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   s.max_size = max_size;
   s.rows_per_block = rows_per_block;
   s.n_blocks = n_blocks;
+  if (n_frames < 1 || n_frames > n_blocks) fail(ErrorCode::config, "table '%s' of %u blocks has memory for %u", name.c_str(), n_blocks, n_frames);
+  s.n_frames = n_frames;
   s.block_bytes = block_bytes;
   if (views.empty() || views.size() > kMaxViews) fail(ErrorCode::config, "table '%s' has %zu windows: 1 to %u", name.c_str(), views.size(), kMaxViews);
   s.views = views;
@@ -218,6 +222,7 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   s.remover = static_cast<RemoverKind>(remover);
   s.remover_view = remover_view;
   if (ragged > 0 && remover != kRemoveOldest) fail(ErrorCode::config, "table '%s' has columns whose rows vary in length: they go by blocks", name.c_str());
+  if (n_frames < n_blocks && (ragged > 0 || remover != kRemoveOldest)) fail(ErrorCode::config, "table '%s' goes by blocks of one size where some of them lie on disk", name.c_str());
   if (remover != kRemoveOldest && (rows_per_block != 1 || s.links)) fail(ErrorCode::config, "table '%s' removes rows one by one: its blocks have one row, without episodes", name.c_str());
   if (remover == kRemoveLeast && (remover_view >= views.size() || !views[remover_view].prioritized)) fail(ErrorCode::config, "table '%s' removes by priorities that it does not keep", name.c_str());
   return s;
@@ -397,9 +402,9 @@ class PyWriter : public Handle<Writer> {
     return push(writer, rows, timeout);
   }
 
-  std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t> holders() const {
+  std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t> holders() const {
     const SpaceHolders h = get()->holders();
-    return {h.pinned, h.read, h.written, h.process};
+    return {h.pinned, h.read, h.written, h.in_memory, h.process};
   }
 
   RowReader reader;
@@ -595,7 +600,7 @@ void translate(const std::exception_ptr& p, void*) {
   } catch (const Error& e) {
     static constexpr const char* kClasses[] = {"StoreClosed", "ForkedHandle", "LayoutMismatch", "OutOfHostMemory", "LockTimeout", "ConfigError",
                                                "ReadOnlyStore", "StaleKey", "NameTaken", "CapacityError", "UnsupportedPlatform", "LeaseExpired", "QueueEnded",
-                                               "StalePolicy", "CheckpointBusy", "CheckpointDamaged"};
+                                               "StalePolicy", "CheckpointBusy", "CheckpointDamaged", "DiskError"};
     nb::object type = nb::module_::import_("conduit_store.errors").attr(kClasses[static_cast<int>(e.code)]);
     // A message may quote what somebody else has written.
     const nb::object text = nb::steal(PyUnicode_DecodeUTF8(e.what(), static_cast<Py_ssize_t>(strlen(e.what())), "replace"));
@@ -621,6 +626,7 @@ PyType_Slot staging_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(staging
 #include "queue_bindings.hpp"
 #include "checkpoint_bindings.hpp"
 #include "category_bindings.hpp"
+#include "disk_bindings.hpp"
 
 namespace conduit {
 
@@ -698,11 +704,11 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       }, "steps_before"_a, "steps_after"_a, "period"_a, "strict"_a, "whole"_a, "last_step"_a, "prioritized"_a, "alpha"_a, "beta"_a, "eps"_a, "sampler"_a, "stratified"_a, "beta_schedule"_a);
   nb::class_<TableSpec>(m, "TableSpec")
       .def("__init__", [](TableSpec* self, const std::string& name, nb::bytes spec, const std::vector<std::uint64_t>& offsets, const std::vector<std::uint64_t>& row_bytes,
-                          const std::vector<std::uint64_t>& element_bytes, const std::vector<std::uint64_t>& mean_bytes, std::uint64_t values_offset, std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint64_t block_bytes, const std::vector<ViewSpec>& views,
+                          const std::vector<std::uint64_t>& element_bytes, const std::vector<std::uint64_t>& mean_bytes, std::uint64_t values_offset, std::uint64_t max_size, std::uint32_t rows_per_block, std::uint32_t n_blocks, std::uint32_t n_frames, std::uint64_t block_bytes, const std::vector<ViewSpec>& views,
                           const Settings& settings, std::uint32_t limiter, bool limits_inserts, bool counts_uses, std::uint64_t seed, std::uint32_t remover, std::uint32_t remover_view) {
-             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, element_bytes, mean_bytes, values_offset, max_size, rows_per_block, n_blocks, block_bytes, views, settings, limiter, limits_inserts, counts_uses, seed, remover, remover_view));
+             new (self) TableSpec(make_spec(name, spec, offsets, row_bytes, element_bytes, mean_bytes, values_offset, max_size, rows_per_block, n_blocks, n_frames, block_bytes, views, settings, limiter, limits_inserts, counts_uses, seed, remover, remover_view));
            },
-           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "element_bytes"_a, "mean_bytes"_a, "values_offset"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "block_bytes"_a, "views"_a, "settings"_a,
+           "name"_a, "spec"_a, "offsets"_a, "row_bytes"_a, "element_bytes"_a, "mean_bytes"_a, "values_offset"_a, "max_size"_a, "rows_per_block"_a, "n_blocks"_a, "n_frames"_a, "block_bytes"_a, "views"_a, "settings"_a,
            "limiter"_a, "limits_inserts"_a, "counts_uses"_a, "seed"_a, "remover"_a, "remover_view"_a)
       .def("rewritable", [](TableSpec& s, const std::vector<std::uint32_t>& columns) {
         for (const std::uint32_t c : columns) {
@@ -776,7 +782,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         a.unlocked([&](Process& p) { TableCore::tidy(p, control_fd, data_fd); });
       }, "control_fd"_a, "data_fd"_a)
       .def("table_bytes", [](PyAttachment& a, const TableSpec& s) {
-        return std::make_tuple(TableCore::control_bytes(s, a.get()->segments().header().max_processes), s.block_bytes * s.n_blocks);
+        return std::make_tuple(TableCore::control_bytes(s, a.get()->segments().header().max_processes), s.block_bytes * s.n_frames);
       }, "spec"_a)
       .def("create_table", [](PyAttachment& a, int control_fd, int data_fd, const TableSpec& spec) {
         return a.unlocked([&](Process& p) { return TableCore::create(p, control_fd, data_fd, spec); });
@@ -787,6 +793,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   bind_queues(m);
   bind_saved_table(table_class);
   bind_categories(table_class);
+  bind_disk(table_class);
   bind_checkpoints(m);
   table_class
       .def(nb::init<const PyAttachment&, std::uint32_t>(), "attachment"_a, "index"_a)
@@ -882,7 +889,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         const auto core = t.get();
         const std::uint32_t entry = t.unlocked([&](TableCore& c) { return c.pin_block(block, &first, &last, &generation); });
         const std::uint64_t* starts = core->ragged().starts(block);
-        return std::make_tuple(std::make_shared<Pin>(core->process_handle(), entry), first, last, generation, reinterpret_cast<std::uint64_t>(core->block_data(block)),
+        return std::make_tuple(std::make_shared<Pin>(core->process_handle(), core->disk(), entry), first, last, generation, reinterpret_cast<std::uint64_t>(core->block_data(block)),
                                std::vector<std::uint64_t>(starts, starts + core->ragged().n()));
       }, "block"_a);
 

@@ -225,7 +225,7 @@ bool TableCore::reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stall
   }
   *stalled = std::move(seen);
   *holders = {};
-  bool freed = false;
+  bool freed = tiered() && reclaim_frames(oldest);
   const bool saving = t_.retired.first != kNoRow && held_for_checkpoint();
   for (std::uint32_t b = t_.retired.first, after; b != kNoRow; b = after) {
     Block& block = blocks_[b];
@@ -256,6 +256,7 @@ bool TableCore::reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stall
 void TableCore::take_back(std::uint32_t b) {
   FAILPOINT(reclaim_before);
   blocks_[b].state.store(kFree, std::memory_order_release);
+  if (tiered()) free_place(b);
   links_.remove(t_.retired, b);
   links_.push(t_.free, b);
   for (std::uint32_t i = 1; i < ragged_.span(b); ++i) {
@@ -297,6 +298,7 @@ void TableCore::give(std::uint32_t b, std::uint32_t blocks, std::uint64_t writer
   block.generation.store((block.generation.load(std::memory_order_relaxed) + 1) & ((std::uint64_t{1} << 36) - 1), std::memory_order_relaxed);
   block.pub.store(0, std::memory_order_relaxed);
   if (queue_) queue_->opened(b);
+  if (tiered()) take_frame(b);
   FAILPOINT(open_before_state);
   block.state.store(kOpen, std::memory_order_release);
   FAILPOINT(open_after_state);
@@ -372,7 +374,14 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, std::uint32_t blocks, 
     ++holders->written;
     holders->process = process_->segments().process(blocks_[open].owner).pid.load(std::memory_order_relaxed);
   }
+  // A block without a place in memory is of no use: some other one has to go to disk first, which movers see to.
+  if (b != kNoRow && tiered() && t_.tier.free == kNoRow && !(reclaim(holders, stalled) && t_.tier.free != kNoRow)) {
+    holders->in_memory = t_.n_frames;
+    ask_movers();
+    return kNoRow;
+  }
   if (b != kNoRow) give(b, blocks, writer);
+  if (b != kNoRow && tiered() && t_.tier.free_count + t_.tier.leaving_count < t_.tier.least_free) wake_movers();
   return b;
 }
 

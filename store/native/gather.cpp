@@ -85,6 +85,7 @@ CopyRunOf copy_run_of(const Column& column) {
 // so that one who was stopped for long does not wake to copy bytes that others are writing.
 bool Sampler::copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target) {
   if (!epoch.held()) return false;
+  if (table_->tiered()) return copy_from_disk_too(epoch, n, offsets, target);
   resolve(n, slots_.data());
   if (ragged_ && !measure(epoch, n, offsets, target)) return false;
   return gather(epoch, n, offsets, target->staging->data());

@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 12;
+inline constexpr std::uint32_t kLayoutVersion = 13;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -317,6 +317,38 @@ struct StreamCount {
   std::atomic<std::uint64_t> first, delivered;
 };
 
+// Tables that may outgrow memory: a block has a *place*, a frame of host memory or its slot in the table's file on disk.
+// `places`: the frame's number, kOnDisk, or kNowhere while the block is FREE; of an OPEN block that still takes rows always a
+// frame. Changed under the index lock; read without it inside a reader epoch, or by whoever has pinned the block.
+// A frame is USED by exactly the block whose place it is. Where a block has gone to disk its frame is LEAVING until no reader
+// epoch <= `epoch` is active. TAKEN: a process reads a block into it. `copied`: the block's bytes are on disk too.
+// What is on disk of a block does not change while it has a place: neither do the rows of a sealed block.
+// Crash: places are the truth, frames follow from them; a frame TAKEN by a dead process is free.
+inline constexpr std::uint32_t kNowhere = 0xffffffffu;
+inline constexpr std::uint32_t kOnDisk = 0xfffffffeu;
+enum FrameState : std::uint32_t { kFrameFree = 0, kFrameUsed = 1, kFrameLeaving = 2, kFrameTaken = 3 };
+struct Frame {
+  std::uint32_t state, block;
+  std::uint32_t process, claim;  // of who has taken it
+  std::uint64_t epoch;
+  std::uint32_t next;            // of the free, or of the leaving ones; derived
+  std::uint32_t copied;
+};
+
+struct Tier {
+  // under the index lock
+  std::uint32_t free, free_count, leaving, leaving_count;  // lists of frames; derived
+  std::uint32_t least_free;   // frames that movers keep free for writers
+  std::uint32_t wish;         // blocks on disk that are read so often that they should come back
+  std::uint64_t looked;       // rows_from_disk when heat was looked at last
+  // A writer that finds no frame sets `wanted`, and whoever moves blocks for it counts in `failures` if it cannot, with
+  // the reason in `error`. Crash of a mover: the writer's own process has one, which looks again.
+  std::atomic<std::uint32_t> wanted, error;
+  std::atomic<std::uint64_t> failures;
+  alignas(64) std::atomic<std::uint32_t> work_waiting, work_signal;  // movers, for work
+  std::atomic<std::uint64_t> rows_from_disk, blocks_written, blocks_dropped, blocks_promoted, bytes_written, write_ns;  // counters
+};
+
 // A table. Immutable after creation unless marked; offsets are from the control segment's start.
 struct alignas(64) Table {
   char name[kNameBytes];
@@ -345,11 +377,15 @@ struct alignas(64) Table {
   std::uint64_t tallies_offset;   // Tally[max_processes], 0 without kSampleToInsert
   std::uint64_t undo_offset;      // Undo[undos], 0 when no view is prioritized
   std::uint64_t queue_offset;     // QueueState; 0 when the table is no queue
+  std::uint64_t places_offset;    // uint32[n_blocks]: see Tier; 0 where block b lies in frame b
+  std::uint64_t frames_offset;    // Frame[n_frames]
+  std::uint64_t heat_offset;      // uint32[n_blocks]: rows read of late, halved now and then
   std::uint64_t end_offset;       // first byte of the control heap after this table
   std::uint64_t data_offset, data_bytes;  // in the data segment
   std::uint64_t block_bytes;
   std::uint64_t max_size;         // steps
   std::uint32_t n_columns, n_blocks, rows_per_block, levels, extreme_levels;
+  std::uint32_t n_frames;         // blocks that host memory has room for; n_blocks without a disk
   std::uint32_t links;            // 1: rows are chained into episodes
   std::uint32_t n_views;
   std::uint32_t n_ragged;         // columns whose rows vary in length
@@ -387,6 +423,7 @@ struct alignas(64) Table {
   std::atomic<std::uint32_t> left_open;                                // a hint: 0 when no block waits for another writer
   StreamCount stream_counts[kStreams];
   Counters counters;
+  Tier tier;
 };
 
 // Queues: tables whose rows are each delivered to every consumer group until acknowledged, and then never again. They have
@@ -473,7 +510,7 @@ inline std::uint64_t fingerprint() {
                           std::uint64_t{sizeof(Settings)}, std::uint64_t{sizeof(Tally)},
                           std::uint64_t{offsetof(Table, index)}, std::uint64_t{offsetof(Table, journal)},
                           std::uint64_t{offsetof(Table, counters)}, std::uint64_t{kJournalEntries},
-                          std::uint64_t{kPublications}, std::uint64_t{sizeof(SpanRing)}, std::uint64_t{sizeof(QueueState)}}) {
+                          std::uint64_t{kPublications}, std::uint64_t{sizeof(SpanRing)}, std::uint64_t{sizeof(QueueState)}, std::uint64_t{sizeof(Tier)}}) {
     h = (h ^ v) * 1099511628211ull;
   }
   return h >> 1;  // fits a signed 64-bit integer of other languages

@@ -139,6 +139,7 @@ void TableCore::recover_blocks() {
   for (const std::uint32_t b : open) {  // a row that was being removed
     if (slots() && blocks_[b].evicted.load(std::memory_order_relaxed) > 0) retire(b);
   }
+  if (tiered()) recover_frames();
   if (victims_.used()) victims_.refresh_all();
   // The dead holder may have changed a count and not its counter: folded less evicted is what is live.
   const std::uint64_t in = t_.counters.steps_folded.load(), out = t_.counters.steps_evicted.load();
@@ -215,6 +216,7 @@ std::vector<std::string> TableCore::verify() {
   };
   const std::uint64_t all = count(t_.open, kOpen) + count(t_.retired, kRetired) + count(t_.free, kFree);
   expect(all + annexed == t_.n_blocks, "lists hold " + std::to_string(all + annexed) + " blocks of " + std::to_string(t_.n_blocks));
+  if (tiered()) wrong_frames(expect);
   expect(!victims_.used() || victims_.consistent(), "tree of victims: a node differs from its children");
   expect(live == t_.live_steps, "live steps " + std::to_string(t_.live_steps) + ", recount " + std::to_string(live));
   expect(t_.counters.steps_folded.load() - t_.counters.steps_evicted.load() == live, "counters of folded and evicted steps differ from the live steps");

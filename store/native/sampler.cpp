@@ -73,7 +73,13 @@ SampleStatus Sampler::sample(std::uint32_t n, Target* target, std::uint32_t stre
     shared.counters.draw_ns.fetch_add(drawn - began, std::memory_order_relaxed);
     if (n > 0) importance_weights(probabilities, n, beta, least, draws_.data(), weights);
     FAILPOINT(gather_begin);
-    const bool whole = copy(*epoch, n, offsets.data(), target);
+    bool whole;
+    try {
+      whole = copy(*epoch, n, offsets.data(), target);
+    } catch (const Error&) {  // rows on disk that it does not give
+      undo(n, target->staging ? target->staging->data() : out, state->drawn);
+      throw;
+    }
     const bool valid = epoch->leave() && whole;
     const std::uint64_t gathered = now_ns();
     shared.counters.gather_ns.fetch_add(gathered - drawn, std::memory_order_relaxed);

@@ -93,6 +93,10 @@ class Sampler {
   bool copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
   bool measure(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
   bool gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out);
+  bool copy_from_disk_too(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
+  bool bring(ReaderEpoch& epoch, std::uint32_t n);
+  template <class F>
+  void each_piece(std::uint32_t n, F f) const;
   bool gather_rows(ReaderEpoch& epoch, const Output& output, std::uint32_t n, std::byte* to);
   bool gather_runs(ReaderEpoch& epoch, const Output& output, const std::vector<CopyRun>& runs, std::byte* to);
   void gather_goals(const Output& output, std::uint32_t n, std::byte* to) const;
@@ -110,6 +114,12 @@ class Sampler {
   std::vector<StepRun> found_;     // scratch of one window
   std::vector<std::byte> drawn_;   // keys, probabilities and weights, until it is known how much the rows take
   std::vector<Cell> cells_;        // of each output whose rows vary in length, n
+  struct Piece {
+    const std::byte* at;
+    std::uint64_t bytes;
+  };
+  std::vector<Piece> pieces_;      // of rows on disk
+  bool cold_ = true;               // they came from the disk itself of late, not from the page cache
   std::vector<double> draws_, goal_draws_;
   std::vector<std::uint32_t> slots_, spent_;
   std::uint64_t since_ = 0;        // bytes copied since the last sign of life

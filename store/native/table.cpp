@@ -13,6 +13,7 @@
 #include "error.hpp"
 #include "failpoints.hpp"
 #include "queue.hpp"
+#include "tier.hpp"
 
 namespace conduit {
 namespace {
@@ -73,6 +74,11 @@ void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t a
   t.undos = prioritized_any ? static_cast<std::uint32_t>(std::clamp<std::uint64_t>(slots / 64, 1'024, 262'144)) : 0;
   t.undo_offset = prioritized_any ? take(t.undos * sizeof(Undo)) : 0;
   t.queue_offset = spec.queue.groups > 0 ? take(QueueIndex::bytes(spec.queue.groups, spec.n_blocks, slots)) : 0;
+  t.n_frames = spec.n_frames;
+  const bool tiered = spec.n_frames < spec.n_blocks;
+  t.places_offset = tiered ? take(spec.n_blocks * sizeof(std::uint32_t)) : 0;
+  t.frames_offset = tiered ? take(spec.n_frames * sizeof(Frame)) : 0;
+  t.heat_offset = tiered ? take(spec.n_blocks * sizeof(std::uint32_t)) : 0;
   t.end_offset = round_up(at, kPage);
 }
 
@@ -162,6 +168,7 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
       std::fill_n(segments.control_at<Extremes>(view.extreme_offset[k]), t.extreme_size[k], Extremes{});
     }
   }
+  if (t.places_offset != 0) fill_frames(segments, t);
   if (t.victim_levels > 0) victims_of(segments, t).refresh_all();
   if (t.queue_offset != 0) QueueIndex::fill(spec.queue, spec.n_blocks, spec.rows_per_block, t.queue_offset, segments);
   mutex_init(t.index);
@@ -225,7 +232,7 @@ std::uint32_t TableCore::create(Process& process, int control_fd, int data_fd, c
   memset(static_cast<void*>(&t), 0, sizeof t);
   lay_out(spec, h.max_processes, control_at, t);
   t.data_offset = round_up(data_at, kPage);
-  t.data_bytes = round_up(spec.block_bytes * spec.n_blocks, kPage);
+  t.data_bytes = round_up(spec.block_bytes * spec.n_frames, kPage);
   if (t.end_offset > h.control_bytes || t.data_offset + t.data_bytes > h.data_bytes) {
     fail(ErrorCode::memory, "table '%s' needs %llu bytes of rows and %llu of index; store '%.63s' has %llu and %llu left. Raise host_memory or lower max_size",
          spec.name.c_str(), static_cast<unsigned long long>(t.data_bytes), static_cast<unsigned long long>(t.end_offset - control_at), h.name,
@@ -265,6 +272,9 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   victims_ = victims_of(s, t_);
   order_ = t_.order_offset != 0 ? s.control_at<std::uint32_t>(t_.order_offset) : nullptr;
   data_ = s.data() + t_.data_offset;
+  places_ = t_.places_offset != 0 ? s.control_at<std::uint32_t>(t_.places_offset) : nullptr;
+  frames_ = s.control_at<Frame>(t_.frames_offset);
+  heat_ = s.control_at<std::uint32_t>(t_.heat_offset);
   ragged_ = RaggedBlocks(s, t_, columns_, data_);
   shift_ = kSlotBits + static_cast<unsigned>(std::bit_width(t_.rows_per_block - 1u));
   reciprocal_ = ((std::uint64_t{1} << shift_) + t_.rows_per_block - 1) / t_.rows_per_block;

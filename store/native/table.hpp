@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@
 
 namespace conduit {
 
+class DiskFile;
 class QueueIndex;
 struct SavedTable;
 
@@ -58,6 +60,7 @@ struct TableSpec {
   std::vector<CategorySpec> categories;
   std::uint64_t max_size = 0, block_bytes = 0, values_offset = 0, seed = 0;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
+  std::uint32_t n_frames = 0;  // blocks that host memory has room for; fewer than n_blocks: the others go to disk
   bool links = false;  // rows are chained into episodes: any view that is not of rows as stored needs it
   RemoverKind remover = kRemoveOldest;
   std::uint32_t remover_view = 0;
@@ -91,6 +94,12 @@ struct TableInfo {
   std::vector<WriterInfo> writers;
 };
 
+struct TierInfo {
+  std::uint32_t frames, frames_free, blocks_on_disk;
+  std::uint64_t rows_from_disk, blocks_written, blocks_dropped, blocks_promoted, bytes_written, write_ns, failures;
+  std::uint32_t error;  // of the last failure, as errno; 0 if none since
+};
+
 enum class Scan : std::uint32_t { age = 0, priority = 1, column = 2, times = 3, key = 4 };  // age: rows appended since; times: drawn
 
 struct UpdateCount {
@@ -100,6 +109,7 @@ struct UpdateCount {
 // What keeps retired blocks from being free: for messages.
 struct SpaceHolders {
   std::uint32_t pinned = 0, read = 0, written = 0;  // blocks held by views, by readers, by writers that have not let go
+  std::uint32_t in_memory = 0;                      // blocks in host memory that have to go to disk first
   std::uint32_t process = 0;                        // pid of one holder
 };
 
@@ -126,7 +136,26 @@ class TableCore {
   std::uint32_t index() const { return index_; }
   QueueIndex* queue() const { return queue_.get(); }  // null when the table is no queue
   const Column* columns() const { return columns_; }
-  std::byte* block_data(std::uint32_t block) const { return data_ + block * t_.block_bytes; }
+  // Inside a reader epoch, under a pin, or of a block of our own: see Tier.
+  std::byte* block_data(std::uint32_t block) const {
+    return places_ == nullptr ? data_ + block * t_.block_bytes : placed(block);
+  }
+  // --- tables that may outgrow memory, see tier.cpp
+  bool tiered() const { return places_ != nullptr; }
+  bool on_disk(std::uint32_t block) const { return std::atomic_ref(places_[block]).load(std::memory_order_acquire) == kOnDisk; }
+  // Before anything else is done with a table that is tiered.
+  void use_disk(std::shared_ptr<DiskFile> disk) { disk_ = std::move(disk); }
+  const std::shared_ptr<DiskFile>& disk() const { return disk_; }
+  // Waits up to `timeout_ns` for blocks that should move between memory and disk, and moves some. Throws closed. For one thread
+  // of each process that writes. `idle`: nothing to do.
+  enum class Moves { idle, moved, failed };
+  Moves move_blocks(std::uint64_t timeout_ns);
+  void wake_movers();
+  TierInfo tier_info();
+  // Counts rows that are about to be read.
+  void warm(const std::uint32_t* slots, std::uint32_t n) const;
+  // Keeps a block where it is until the pin is given back; of blocks that are not reused meanwhile.
+  std::uint32_t keep_in_place(std::uint32_t block);
 
   // --- under the index lock (see IndexLock) ---
   void fold();
@@ -298,6 +327,29 @@ class TableCore {
   bool used_up(std::uint32_t slot) const { return uses_ != nullptr && (std::atomic_ref(uses_[slot]).load(std::memory_order_relaxed) & kUsedUp) != 0; }
   bool folded_row(std::uint32_t slot) const;
 
+  // tier.cpp
+  struct Move {
+    std::uint32_t block, frame, pin;
+    std::uint64_t generation;
+    bool to_disk;
+  };
+  std::byte* placed(std::uint32_t block) const;
+  bool take_frame(std::uint32_t block);
+  void free_place(std::uint32_t block);
+  void leave_frame(std::uint32_t frame);
+  void free_frame(std::uint32_t frame);
+  bool reclaim_frames(std::uint64_t oldest);
+  void recover_frames();
+  void ask_movers();
+  bool want_moves();
+  std::vector<Move> choose_moves();
+  void look_at_heat();
+  std::uint64_t mean_heat() const;
+  std::vector<std::uint32_t> demotable() const;
+  int carry_out(const std::vector<Move>& moves);
+  void settle(const std::vector<Move>& moves, int error, std::uint64_t took_ns);
+  void wrong_frames(const std::function<void(bool, const std::string&)>& expect) const;
+
   std::shared_ptr<Process> process_;
   std::uint32_t index_;
   Table& t_;
@@ -311,6 +363,10 @@ class TableCore {
   std::uint32_t* order_;  // of a queue
   VictimTree victims_;
   std::byte* data_;
+  std::uint32_t* places_;  // null where block b lies in frame b
+  Frame* frames_;
+  std::uint32_t* heat_;
+  std::shared_ptr<DiskFile> disk_;
   // reciprocal = ceil(2^shift / rows_per_block) with shift = 28 + ceil(log2(rows_per_block)): exact for 28-bit slots
   std::uint64_t reciprocal_;
   unsigned shift_;

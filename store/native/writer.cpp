@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "disk_file.hpp"
 #include "error.hpp"
 #include "failpoints.hpp"
 
@@ -85,15 +86,31 @@ void Writer::close() {
   announce(table_->shared().rows_waiting, table_->shared().rows_signal);  // the last windows may have become complete
 }
 
+// A new block, or kNoRow. Throws disk once for each time that blocks were to go there for us, and could not.
+std::uint32_t Writer::open_block(std::uint32_t blocks) {
+  const std::uint32_t block = table_->open_block(number_, blocks, &holders_, &stalled_);
+  const bool waits = block == kNoRow && holders_.in_memory > 0;
+  const Tier& tier = table_->shared().tier;
+  if (waits && !waits_for_disk_) {
+    disk_failures_ = tier.failures.load(std::memory_order_acquire);
+  } else if (waits && tier.failures.load(std::memory_order_acquire) != disk_failures_) {
+    waits_for_disk_ = false;
+    fail(ErrorCode::disk, "rows of table '%s' cannot be moved to disk, file %s: %s. What is in memory and on disk stays; make room there and append again",
+         table_->shared().name, table_->disk()->path().c_str(), strerror(static_cast<int>(tier.error.load(std::memory_order_relaxed))));
+  }
+  waits_for_disk_ = waits;
+  if (block != kNoRow) stalled_.clear();
+  return block;
+}
+
 // A spare block, or a new one with the bytes of so many. False: none can be had now.
 bool Writer::next_block(std::uint32_t blocks) {
   if (!spare_.empty()) {
     block_ = spare_.front();
     spare_.erase(spare_.begin());
   } else {
-    block_ = table_->open_block(number_, blocks, &holders_, &stalled_);
+    block_ = open_block(blocks);
     if (block_ == kNoRow) return false;
-    stalled_.clear();
   }
   count_ = 0;
   return true;
@@ -118,9 +135,8 @@ bool Writer::reserve(std::uint32_t n) {
   }
   std::uint64_t room = (block_ == kNoRow ? 0 : capacity - count_) + std::uint64_t{capacity} * spare_.size();
   for (; room < n; room += capacity) {
-    const std::uint32_t block = table_->open_block(number_, 1, &holders_, &stalled_);
+    const std::uint32_t block = open_block(1);
     if (block == kNoRow) return false;
-    stalled_.clear();
     spare_.push_back(block);
   }
   return true;

@@ -74,6 +74,7 @@ class Writer {
   void release_block(std::uint64_t flags);
   void tell_times();
   bool next_block(std::uint32_t blocks);
+  std::uint32_t open_block(std::uint32_t blocks);
   std::uint32_t fitting(const Rows& rows, std::uint32_t from, std::uint32_t most) const;
   void divide(std::uint32_t block, const Rows& rows, std::uint32_t from);
   void learn();
@@ -111,6 +112,8 @@ class Writer {
   std::vector<double> expected_;      // bytes of a row in each column whose rows vary in length
   std::vector<std::uint32_t> spare_;  // blocks opened ahead, for rows that must go in together
   SpaceHolders holders_;
+  std::uint64_t disk_failures_ = 0;   // of the table, when we began to wait for blocks to go to disk
+  bool waits_for_disk_ = false;
   std::vector<std::uint64_t> stalled_;
   struct Put {
     std::uint64_t first;  // key; those of the others follow

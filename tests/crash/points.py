@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LOCK_FREE", "PREPARED", "QUEUE_ROLES_AT", "ROLES_AT", "WRITING", "strikes"]
+__all__ = ["LOCK_FREE", "PREPARED", "QUEUE_ROLES_AT", "ROLES_AT", "TIER_POINTS", "WRITING", "strikes"]
 
 WRITING = ("extend", "append", "episodes", "fragments", "vector")
 _READING = ("sampler", "updater")
@@ -91,6 +91,9 @@ QUEUE_ROLES_AT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("return_begin", "return_row", "return_done"), ("consumer",)),
 }
 
+# Passed by who moves blocks between memory and disk (test_tier_kills.py).
+TIER_POINTS = ("tier_given", "tier_chosen", "tier_taken", "tier_copied", "tier_placed")
+
 # Points that lie outside the locks: while a process is stopped there nobody else waits for it. Not `cut_copying`:
 # whoever takes a checkpoint holds the blocks of the cut, and writers that come round to them wait.
 LOCK_FREE = frozenset(
@@ -101,7 +104,7 @@ LOCK_FREE = frozenset(
         *("gather_measure", "pin_released", "wait_rows", "wait_space", "wait_limiter", "draw_undone"),
         *("limiter_delivered", "limiter_returned", "cut_released"),
         *("announce_begin", "announce_cleared", "announce_signalled"),
-        *("queue_written", "lease_copied", "ack_left"),
+        *("queue_written", "lease_copied", "ack_left", "tier_copied"),
     )
 )
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "../disk_file.hpp"
 #include "rows.hpp"
 
 namespace conduit::harness {
@@ -12,7 +13,11 @@ namespace conduit::harness {
 struct Stage {
   Stage(const TableShape& table_shape, std::uint64_t run_seed);
   std::shared_ptr<TableCore> open() const { return open(world.attach()); }  // by a new process
-  std::shared_ptr<TableCore> open(std::shared_ptr<Process> process) const { return std::make_shared<TableCore>(std::move(process), index); }
+  std::shared_ptr<TableCore> open(std::shared_ptr<Process> process) const {
+    auto table = std::make_shared<TableCore>(std::move(process), index);
+    if (disk) table->use_disk(disk);
+    return table;
+  }
   std::string counts() const;
   // After all are done: everything agrees, nothing is held, and clear() gives all blocks back.
   void finish(bool deaths);
@@ -20,6 +25,7 @@ struct Stage {
   TableShape shape;
   std::uint64_t seed;
   World world;
+  std::shared_ptr<DiskFile> disk;  // where memory does not hold all blocks
   std::shared_ptr<TableCore> creator;
   std::uint32_t index;
   std::atomic<std::uint32_t> writing{0};  // writers that have not finished

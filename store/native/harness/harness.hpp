@@ -29,6 +29,7 @@ std::vector<Scenario> stress_scenarios();
 std::vector<Scenario> special_scenarios();
 std::vector<Scenario> loader_scenarios();
 std::vector<Scenario> queue_scenarios();
+std::vector<Scenario> disk_scenarios();
 std::vector<Scenario> recovery_scenarios();
 
 [[noreturn, gnu::format(printf, 1, 2)]] void fatal(const char* format, ...);

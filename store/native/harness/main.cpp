@@ -52,7 +52,7 @@ constexpr unsigned kPatience = 600;  // seconds for one scenario and round: what
 
 std::vector<Scenario> all_scenarios() {
   std::vector<Scenario> all;
-  for (const auto& part : {unit_scenarios(), stress_scenarios(), special_scenarios(), loader_scenarios(), queue_scenarios(), recovery_scenarios()}) {
+  for (const auto& part : {unit_scenarios(), stress_scenarios(), special_scenarios(), loader_scenarios(), queue_scenarios(), disk_scenarios(), recovery_scenarios()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

@@ -68,6 +68,7 @@ TableSpec spec_of(const TableShape& shape, std::uint64_t seed) {
   spec.seed = seed;
   spec.max_size = shape.max_size;
   spec.n_blocks = shape.n_blocks;
+  spec.n_frames = shape.n_frames > 0 ? shape.n_frames : shape.n_blocks;
   spec.rows_per_block = shape.rows_per_block;
   for (const std::uint64_t bytes : {sizeof(Stamp), sizeof(float), sizeof(std::uint64_t)}) {
     spec.columns.push_back({spec.block_bytes, bytes});

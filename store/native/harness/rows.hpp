@@ -36,6 +36,7 @@ struct TableShape {
   std::uint32_t rows_per_block = 13, n_blocks = 12;  // odd: lines of the trees belong to two blocks
   std::uint64_t max_size = 60;
   bool prioritized = true;
+  std::uint32_t n_frames = 0;  // blocks that memory holds, where others lie on disk
 };
 TableSpec spec_of(const TableShape& shape, std::uint64_t seed);
 Plan plan_of(const TableShape& shape);

@@ -1,0 +1,130 @@
+"""The files of tables that may outgrow memory: made, found, removed when nobody holds them, and what is in them.
+
+Whoever has such a file open holds a shared lock of it (flock), which the kernel drops at death. The last one to
+close it removes it; what killed processes have left is swept by whoever uses the folder next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .errors import DiskError
+from .layout import ALIGN
+
+if TYPE_CHECKING:
+    from .layout import BlockLayout
+    from .schema import Schema
+
+__all__ = ["open_file", "path_of", "record_header", "schema_head", "sweep"]
+
+_PREFIX, _SUFFIX = "conduit-", ".blocks.arrow"
+_MAGIC = b"ARROW1\0\0"
+
+
+def path_of(folder: str, store: str, created_ns: int, table: str) -> str:
+    """Return where the file of a table lies, the same in every process."""
+    return str(Path(folder) / f"{_PREFIX}{store}-{created_ns:x}-{table}{_SUFFIX}")
+
+
+def sweep(folder: str) -> list[str]:
+    """Remove files of tables that no living process holds; return their paths.
+
+    Raises:
+        DiskError: the folder cannot be read.
+    """
+    gone: list[str] = []
+    try:
+        found = sorted(Path(folder).glob(f"{_PREFIX}*{_SUFFIX}"))
+    except OSError as error:
+        raise DiskError(f"folder {folder} cannot be read: {error}") from error
+    for path in found:
+        with contextlib.suppress(OSError):  # somebody else's, or gone meanwhile
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                gone.append(str(path))
+            finally:
+                os.close(fd)
+    return gone
+
+
+def open_file(path: str, *, create: bool, write: bool) -> int:
+    """Return a descriptor of the file, locked as in use.
+
+    Raises:
+        DiskError: it cannot be created, or is not there.
+    """
+    flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
+    try:
+        while True:
+            fd = os.open(path, flags, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            if os.fstat(fd).st_nlink > 0:  # else swept between the two calls
+                return fd
+            os.close(fd)
+    except OSError as error:
+        what = "created" if create else "opened"
+        raise DiskError(f"file {path} of a table's rows cannot be {what}: {error.strerror}") from error
+
+
+def schema_head(schema: Schema) -> bytes:
+    """Return what such a file begins with: Arrow's magic and the schema."""
+    return _MAGIC + bytes(schema.to_arrow().serialize())
+
+
+def record_header(schema: Schema, layout: BlockLayout) -> bytes:
+    """Return the Arrow message that makes a record batch of the block behind it.
+
+    Arrow writes such a message for a batch that it lays out itself; the buffers' places are then replaced by ours.
+    """
+    import pyarrow as pa
+
+    from .arrow import block_to_arrow
+
+    zeros = np.zeros(layout.block_bytes + 64, np.uint8)
+    address = -(-zeros.ctypes.data // 64) * 64
+    batch = block_to_arrow(schema, layout, address, 0, layout.rows, zeros)
+    whole = batch.serialize().to_pybytes()
+    header = bytearray(whole[: len(whole) - pa.ipc.read_message(whole).body.size])
+    message = _Record(header, 8 + _uint32(header, 8))
+    buffers = message.record(2).vector(2)
+    places = iter(layout.offsets)
+    for at in range(buffers + 4, buffers + 4 + 16 * _uint32(header, buffers), 16):  # offset and length, int64
+        if struct.unpack_from("<q", header, at + 8)[0] > 0:  # a column has one; its validity has no bytes
+            struct.pack_into("<q", header, at, next(places))
+    struct.pack_into("<q", header, message.place(3), layout.block_bytes)
+    header += bytes(-len(header) % ALIGN)
+    struct.pack_into("<i", header, 4, len(header) - 8)  # counts the padding up to the body
+    return bytes(header)
+
+
+class _Record:
+    """A table of a flatbuffer: where its fields lie. Arrow's Message.fbs numbers those of Message and RecordBatch."""
+
+    def __init__(self, data: bytearray, at: int) -> None:
+        self._data, self._at = data, at
+
+    def place(self, field: int) -> int:
+        fields = self._at - struct.unpack_from("<i", self._data, self._at)[0]
+        offset: int = struct.unpack_from("<H", self._data, fields + 4 + 2 * field)[0]
+        return self._at + offset
+
+    def record(self, field: int) -> _Record:
+        return _Record(self._data, self.vector(field))
+
+    def vector(self, field: int) -> int:
+        at = self.place(field)
+        return at + _uint32(self._data, at)
+
+
+def _uint32(data: bytearray, at: int) -> int:
+    found: int = struct.unpack_from("<I", data, at)[0]
+    return found

@@ -1,0 +1,359 @@
+// Blocks of tables that may outgrow memory: which lie in host memory and which on disk, and how they move.
+//
+// A block goes to disk when frames run short: it is pinned, written and synced, without the lock; only then its place changes
+// and its frame comes free. So memory keeps what the disk has not confirmed. A block comes back when its rows are read much
+// more often than those of a block in memory; its bytes stay on disk, and to let go of it again costs nothing.
+#include "tier.hpp"
+
+#include <string.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "disk_file.hpp"
+#include "error.hpp"
+#include "failpoints.hpp"
+#include "table.hpp"
+
+namespace conduit {
+namespace {
+
+constexpr std::size_t kMovesAtOnce = 8;             // blocks that are written before one sync
+constexpr std::uint32_t kMostFree = 64;             // frames kept free for writers
+#ifdef CONDUIT_FAILPOINTS
+constexpr std::uint64_t kLookEvery = 256;
+#else
+constexpr std::uint64_t kLookEvery = 8192;          // rows read from disk between two looks at heat
+#endif
+constexpr std::uint64_t kHotter = 32;               // rows by which chance alone may make a block look hot
+constexpr std::uint32_t kWishes = 4;
+
+bool hot(std::uint64_t heat, std::uint64_t mean) { return heat > 2 * mean + kHotter; }
+
+}  // namespace
+
+void fill_frames(const Segments& segments, Table& t) {
+  std::fill_n(segments.control_at<std::uint32_t>(t.places_offset), t.n_blocks, kNowhere);
+  auto* frames = segments.control_at<Frame>(t.frames_offset);
+  for (std::uint32_t f = 0; f < t.n_frames; ++f) frames[f] = {kFrameFree, kNoRow, 0, 0, 0, f + 1 < t.n_frames ? f + 1 : kNoRow, 0};
+  t.tier.free = 0;
+  t.tier.free_count = t.n_frames;
+  t.tier.leaving = kNoRow;
+  t.tier.least_free = std::clamp<std::uint32_t>(t.n_frames / 16, 2, kMostFree);
+}
+
+std::byte* TableCore::placed(std::uint32_t block) const {
+  // acquire: what was written to the place comes before its name
+  const std::uint32_t place = std::atomic_ref(places_[block]).load(std::memory_order_acquire);
+  if (place < t_.n_frames) return data_ + place * t_.block_bytes;
+  // Nowhere: only seen by a reader that was expelled, whose batch is thrown away.
+  return const_cast<std::byte*>(disk_->body(block));
+}
+
+void TableCore::free_frame(std::uint32_t f) {
+  frames_[f] = {kFrameFree, kNoRow, 0, 0, 0, t_.tier.free, 0};
+  t_.tier.free = f;
+  ++t_.tier.free_count;
+}
+
+// Gives a block that is being opened a frame. False: there is none.
+bool TableCore::take_frame(std::uint32_t block) {
+  const std::uint32_t f = t_.tier.free;
+  if (f == kNoRow) return false;
+  t_.tier.free = frames_[f].next;
+  --t_.tier.free_count;
+  frames_[f] = {kFrameUsed, block, 0, 0, 0, kNoRow, 0};
+  std::atomic_ref(heat_[block]).store(0, std::memory_order_relaxed);
+  std::atomic_ref(places_[block]).store(f, std::memory_order_release);
+  FAILPOINT(tier_given);
+  return true;
+}
+
+// Of a block that comes free: nobody reads it any more.
+void TableCore::free_place(std::uint32_t block) {
+  const std::uint32_t place = places_[block];
+  std::atomic_ref(places_[block]).store(kNowhere, std::memory_order_release);
+  if (place < t_.n_frames) free_frame(place);
+}
+
+// Of a block that now lies on disk: readers that entered until now may still be copying from the frame.
+void TableCore::leave_frame(std::uint32_t f) {
+  const std::uint64_t epoch = process_->segments().header().epoch.fetch_add(1, std::memory_order_acq_rel) & kEpochMask;
+  frames_[f] = {kFrameLeaving, kNoRow, 0, 0, epoch, t_.tier.leaving, 0};
+  t_.tier.leaving = f;
+  ++t_.tier.leaving_count;
+}
+
+bool TableCore::reclaim_frames(std::uint64_t oldest) {
+  const std::uint32_t before = t_.tier.free_count;
+  std::uint32_t* link = &t_.tier.leaving;
+  while (*link != kNoRow) {
+    const std::uint32_t f = *link;
+    if (frames_[f].epoch >= oldest) {
+      link = &frames_[f].next;
+      continue;
+    }
+    *link = frames_[f].next;
+    --t_.tier.leaving_count;
+    free_frame(f);
+  }
+  for (std::uint32_t f = 0; f < t_.n_frames && t_.tier.free_count == 0; ++f) {
+    if (frames_[f].state == kFrameTaken && !process_->alive(frames_[f].process, frames_[f].claim)) free_frame(f);
+  }
+  return t_.tier.free_count > before;
+}
+
+// The last holder of the lock died: places of blocks that are not free are the truth.
+void TableCore::recover_frames() {
+  std::vector<std::uint32_t> owner(t_.n_frames, kNoRow);
+  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
+    const std::uint32_t place = places_[b];
+    if (blocks_[b].state.load(std::memory_order_relaxed) == kFree) std::atomic_ref(places_[b]).store(kNowhere, std::memory_order_release);
+    else if (place < t_.n_frames) owner[place] = b;
+  }
+  t_.tier.free = t_.tier.leaving = kNoRow;
+  t_.tier.free_count = t_.tier.leaving_count = 0;
+  for (std::uint32_t f = 0; f < t_.n_frames; ++f) {
+    Frame& frame = frames_[f];
+    if (owner[f] != kNoRow) {
+      // Whether its bytes are on disk too is not known of one that was just given: then they are written again.
+      if (frame.state != kFrameUsed || frame.block != owner[f]) frame.copied = 0;
+      frame.state = kFrameUsed;
+      frame.block = owner[f];
+    } else if (frame.state != kFrameTaken) {
+      leave_frame(f);  // it may have been left, or been free: either way nobody reads it after this epoch
+    }
+  }
+}
+
+void TableCore::ask_movers() {
+  t_.tier.wanted.store(1, std::memory_order_seq_cst);
+  wake_movers();
+}
+
+void TableCore::wake_movers() { announce(t_.tier.work_waiting, t_.tier.work_signal); }
+
+void TableCore::warm(const std::uint32_t* slots, std::uint32_t n) const {
+  std::uint64_t cold = 0;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const std::uint32_t b = block_of(slots[i]);
+    std::atomic_ref(heat_[b]).fetch_add(1, std::memory_order_relaxed);
+    cold += on_disk(b);
+  }
+  if (cold == 0) return;
+  const std::uint64_t before = t_.tier.rows_from_disk.fetch_add(cold, std::memory_order_relaxed);
+  if (before / kLookEvery != (before + cold) / kLookEvery) announce(t_.tier.work_waiting, t_.tier.work_signal);
+}
+
+std::uint32_t TableCore::keep_in_place(std::uint32_t block) {
+  IndexLock lock(*this);
+  return process_->pin(index_, block);
+}
+
+// --- movers
+
+std::uint64_t TableCore::mean_heat() const {
+  std::uint64_t sum = 0, blocks = 0;
+  for (std::uint32_t f = 0; f < t_.n_frames; ++f) {
+    if (frames_[f].state != kFrameUsed) continue;
+    sum += std::atomic_ref(heat_[frames_[f].block]).load(std::memory_order_relaxed);
+    ++blocks;
+  }
+  return blocks == 0 ? 0 : sum / blocks;
+}
+
+// Blocks in memory that take no more rows, those first that should go first: oldest first, but hot ones last.
+std::vector<std::uint32_t> TableCore::demotable() const {
+  struct Candidate {
+    bool hot;
+    std::uint64_t birth;
+    std::uint32_t block;
+  };
+  std::vector<Candidate> found;
+  const std::uint64_t mean = mean_heat();
+  for (std::uint32_t f = 0; f < t_.n_frames; ++f) {
+    if (frames_[f].state != kFrameUsed) continue;
+    const Block& block = blocks_[frames_[f].block];
+    const std::uint64_t pub = block.pub.load(std::memory_order_acquire);
+    if (block.state.load(std::memory_order_relaxed) != kOpen || (pub & (kSealed | kReleased)) != (kSealed | kReleased)) continue;
+    found.push_back({hot(std::atomic_ref(heat_[frames_[f].block]).load(std::memory_order_relaxed), mean), block.birth, frames_[f].block});
+  }
+  std::sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) { return a.hot != b.hot ? b.hot : a.birth < b.birth; });
+  std::vector<std::uint32_t> blocks;
+  for (const Candidate& c : found) blocks.push_back(c.block);
+  return blocks;
+}
+
+// Every kLookEvery rows from disk: do some blocks there earn a frame?
+void TableCore::look_at_heat() {
+  const std::uint64_t read = t_.tier.rows_from_disk.load(std::memory_order_relaxed);
+  if (read / kLookEvery == t_.tier.looked / kLookEvery) return;
+  t_.tier.looked = read;
+  const std::uint64_t mean = mean_heat();
+  std::uint32_t wish = 0;
+  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
+    std::atomic_ref<std::uint32_t> heat(heat_[b]);
+    const std::uint32_t now = heat.load(std::memory_order_relaxed);
+    wish += places_[b] == kOnDisk && hot(now, mean);
+    if (now > 1) heat.store(now - now / 4, std::memory_order_relaxed);
+  }
+  t_.tier.wish = std::min(wish, kWishes);
+}
+
+// What is to be moved now, pinned or with its frame taken. Blocks whose bytes are on disk already are let go of at once.
+std::vector<TableCore::Move> TableCore::choose_moves() {
+  std::vector<Move> moves;
+  Tier& tier = t_.tier;
+  IndexLock lock(*this);
+  look_at_heat();
+  SpaceHolders holders;
+  std::vector<std::uint64_t> stalled;
+  if (tier.leaving_count > 0) reclaim(&holders, &stalled);
+  const std::uint32_t had = tier.free_count + tier.leaving_count;
+  const bool wanted = tier.wanted.exchange(0, std::memory_order_acq_rel) != 0;
+  if (tier.error.load(std::memory_order_relaxed) != 0 && !wanted) return moves;  // the disk is tried again when a writer needs it
+  std::uint32_t missing = had < tier.least_free + tier.wish ? tier.least_free + tier.wish - had : 0;
+  if (wanted && tier.free_count == 0 && tier.leaving_count == 0) missing = std::max(missing, 1u);
+  if (missing > 0) {
+    for (const std::uint32_t b : demotable()) {
+      if (missing == 0 || moves.size() == kMovesAtOnce) break;
+      std::uint32_t pid;
+      if (pinned(b, &pid)) continue;
+      const std::uint32_t f = places_[b];
+      --missing;
+      if (frames_[f].copied != 0) {
+        std::atomic_ref(places_[b]).store(kOnDisk, std::memory_order_release);
+        leave_frame(f);
+        tier.blocks_dropped.fetch_add(1, std::memory_order_relaxed);
+        continue;
+      }
+      moves.push_back({b, f, process_->pin(index_, b), blocks_[b].generation.load(std::memory_order_relaxed), true});
+      FAILPOINT(tier_chosen);
+    }
+  }
+  while (tier.wish > 0 && tier.free_count > tier.least_free && moves.size() < kMovesAtOnce) {
+    --tier.wish;
+    std::uint32_t best = kNoRow, most = 0;
+    for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
+      const std::uint32_t heat = std::atomic_ref(heat_[b]).load(std::memory_order_relaxed);
+      std::uint32_t pid;
+      const bool moving = std::any_of(moves.begin(), moves.end(), [&](const Move& m) { return m.block == b; });
+      if (places_[b] == kOnDisk && heat > most && !moving && blocks_[b].state.load(std::memory_order_relaxed) == kOpen && !pinned(b, &pid)) best = b, most = heat;
+    }
+    if (best == kNoRow) break;
+    const std::uint32_t pin = process_->pin(index_, best), f = tier.free;
+    tier.free = frames_[f].next;
+    --tier.free_count;
+    frames_[f] = {kFrameTaken, best, process_->slot(), process_->claim(), 0, kNoRow, 1};
+    FAILPOINT(tier_taken);
+    moves.push_back({best, f, pin, blocks_[best].generation.load(std::memory_order_relaxed), false});
+  }
+  return moves;
+}
+
+// 0 or errno. Blocks that are pinned keep their bytes.
+int TableCore::carry_out(const std::vector<Move>& moves) {
+  bool wrote = false;
+  for (const Move& move : moves) {
+    std::byte* frame = data_ + move.frame * t_.block_bytes;
+    const int error = move.to_disk ? disk_->write(move.block, frame) : disk_->read(move.block, frame);
+    if (error != 0) return error;
+    wrote |= move.to_disk;
+    FAILPOINT(tier_copied);
+  }
+  return wrote ? disk_->sync() : 0;
+}
+
+void TableCore::settle(const std::vector<Move>& moves, int error, std::uint64_t took_ns) {
+  Tier& tier = t_.tier;
+  const std::uint32_t forks = process_->forks();
+  {
+    IndexLock lock(*this);
+    for (const Move& move : moves) {
+      const bool stays = blocks_[move.block].generation.load(std::memory_order_relaxed) == move.generation && blocks_[move.block].state.load(std::memory_order_relaxed) == kOpen;
+      if (!move.to_disk) {
+        if (error == 0 && stays && places_[move.block] == kOnDisk) {
+          frames_[move.frame] = {kFrameUsed, move.block, 0, 0, 0, kNoRow, 1};
+          std::atomic_ref(places_[move.block]).store(move.frame, std::memory_order_release);
+          tier.blocks_promoted.fetch_add(1, std::memory_order_relaxed);
+        } else {
+          free_frame(move.frame);
+        }
+      } else if (error == 0 && stays && places_[move.block] == move.frame) {
+        std::atomic_ref(places_[move.block]).store(kOnDisk, std::memory_order_release);
+        FAILPOINT(tier_placed);
+        leave_frame(move.frame);
+        tier.blocks_written.fetch_add(1, std::memory_order_relaxed);
+        tier.bytes_written.fetch_add(t_.block_bytes, std::memory_order_relaxed);
+      }
+    }
+    tier.error.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);
+    if (error != 0) tier.failures.fetch_add(1, std::memory_order_release);
+    tier.write_ns.fetch_add(took_ns, std::memory_order_relaxed);
+  }
+  for (const Move& move : moves) process_->unpin(move.pin, forks);
+  announce(t_.space_waiting, t_.space_signal);
+}
+
+TableCore::Moves TableCore::move_blocks(std::uint64_t timeout_ns) {
+  process_->check();
+  Tier& tier = t_.tier;
+  const std::uint32_t signal = tier.work_signal.load(std::memory_order_seq_cst);
+  tier.work_waiting.store(1, std::memory_order_seq_cst);
+  const std::vector<Move> moves = choose_moves();
+  if (moves.empty()) {
+    announce(t_.space_waiting, t_.space_signal);  // blocks may have been let go of
+    futex_wait(&tier.work_signal, signal, timeout_ns);
+    return Moves::idle;
+  }
+  const std::uint64_t began = now_ns();
+  const int error = carry_out(moves);
+  settle(moves, error, now_ns() - began);
+  return error == 0 ? Moves::moved : Moves::failed;
+}
+
+TierInfo TableCore::tier_info() {
+  const Tier& tier = t_.tier;
+  TierInfo info{};
+  info.frames = t_.n_frames;
+  {
+    IndexLock lock(*this);
+    info.frames_free = tier.free_count + tier.leaving_count;
+  }
+  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) info.blocks_on_disk += on_disk(b);
+  info.rows_from_disk = tier.rows_from_disk.load();
+  info.blocks_written = tier.blocks_written.load();
+  info.blocks_dropped = tier.blocks_dropped.load();
+  info.blocks_promoted = tier.blocks_promoted.load();
+  info.bytes_written = tier.bytes_written.load();
+  info.write_ns = tier.write_ns.load();
+  info.failures = tier.failures.load();
+  info.error = tier.error.load();
+  return info;
+}
+
+void TableCore::wrong_frames(const std::function<void(bool, const std::string&)>& expect) const {
+  std::vector<std::uint32_t> owners(t_.n_frames, 0);
+  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
+    const std::uint32_t state = blocks_[b].state.load(), place = places_[b];
+    const std::string name = "block " + std::to_string(b);
+    expect((state == kFree) == (place == kNowhere), name + (state == kFree ? " is free and has a place" : " is in use and nowhere"));
+    const std::uint64_t pub = blocks_[b].pub.load();
+    expect(place != kOnDisk || state == kFree || (pub & kSealed) != 0, name + " takes rows and is on disk");
+    if (place >= t_.n_frames) continue;
+    ++owners[place];
+    expect(frames_[place].state == kFrameUsed && frames_[place].block == b, name + " lies in frame " + std::to_string(place) + ", which says otherwise");
+  }
+  std::uint32_t free = 0, leaving = 0, used = 0, taken = 0;
+  for (std::uint32_t f = 0; f < t_.n_frames; ++f) {
+    expect(owners[f] == (frames_[f].state == kFrameUsed ? 1u : 0u), "frame " + std::to_string(f) + " holds " + std::to_string(owners[f]) + " blocks");
+    used += frames_[f].state == kFrameUsed;
+    taken += frames_[f].state == kFrameTaken;
+  }
+  for (std::uint32_t f = t_.tier.free; f != kNoRow && free <= t_.n_frames; f = frames_[f].next) ++free;
+  for (std::uint32_t f = t_.tier.leaving; f != kNoRow && leaving <= t_.n_frames; f = frames_[f].next) ++leaving;
+  expect(free == t_.tier.free_count && leaving == t_.tier.leaving_count, "lists of frames are counted wrong");
+  expect(free + leaving + used + taken == t_.n_frames, "a frame is in no list");
+}
+
+}  // namespace conduit

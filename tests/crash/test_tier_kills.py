@@ -1,0 +1,86 @@
+"""Who moves blocks between memory and disk is killed or stopped at each step: nobody's rows change, and all go on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.crash.points import LOCK_FREE, TIER_POINTS
+from tests.worker import ROOT
+
+pytestmark = pytest.mark.crash
+
+_SCRIPT = """
+import os, signal, sys, time
+os.environ["CONDUIT_NATIVE"] = "test"
+from pathlib import Path
+import numpy as np
+from conduit import Store, samplers
+from conduit_store.native import native
+from tests.disk_support import check, columns, create, fill, settled, tier
+
+point, action, nth, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
+store = Store.create(f"tiers-{os.getpid()}", "16MiB")
+table = create(store, folder, sampler=samplers.Prioritized(alpha=1.0, beta=0.0))
+fill(table, 5_000)
+
+
+def work(first, rounds):
+    for i in range(rounds):
+        fill(table, 100, first + i * 100)
+        blocks = list(table.blocks())
+        old = blocks[len(blocks) // 4].keys  # on disk, and in there for some time
+        del blocks
+        table.update_priorities(old, np.full(len(old), 1e6))
+        for _ in range(6):
+            check(table.sample(64))
+
+
+if (child := os.fork()) == 0:
+    native.failpoint_arm(point, action, nth)
+    first = 5_000
+    while True:
+        work(first, 10)
+        first += 1_000
+if action == "kill":
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+else:
+    assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+work(100_000, 20)
+if action == "stop":
+    os.kill(child, signal.SIGCONT)
+    work(200_000, 20)
+    native.failpoint_arm(point, "kill", 0)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+table.verify()
+batch = table.rows(np.concatenate([block.keys for block in table.blocks()]))
+check(batch)
+assert len(batch) == len(table) > 3_000, (len(batch), len(table))
+before = tier(table)
+assert before["blocks_written"] > 0 and before["blocks_promoted"] > 0 and before["failures"] == 0, before
+work(300_000, 30)
+table.clear()
+fill(table, 100, 400_000)  # whoever is short of a frame takes back those of the dead
+fill(table, 5_000, 400_100)
+settled(table)
+table.verify()
+store.close()
+assert list(folder.iterdir()) == []
+print("ok")
+"""
+
+_STRIKES = [(point, "kill", nth) for point in TIER_POINTS for nth in (1, 3)]
+_STRIKES += [(point, "stop", 2) for point in TIER_POINTS if point in LOCK_FREE]
+
+
+@pytest.mark.parametrize(("point", "action", "nth"), _STRIKES)
+def test_a_mover_is_struck(session_runtime_dir: Path, tmp_path: Path, point: str, action: str, nth: int) -> None:
+    environment = dict(os.environ, CONDUIT_RUNTIME_DIR=str(session_runtime_dir))
+    command = [sys.executable, "-c", _SCRIPT, point, action, str(nth), str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr

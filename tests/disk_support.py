@@ -1,0 +1,53 @@
+"""What the tests of tables with rows on disk share: rows that say themselves what they must be, and waiting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conduit import Batch, Column, Disk, Schema, Store, Table
+from tests.waiting import until
+
+SCHEMA = Schema((Column("x", np.dtype("i8")), Column("img", np.dtype("u1"), (200,)), Column("done", np.dtype("?"))))
+EPISODIC = Schema(
+    (
+        Column("obs", np.dtype("i8"), (16,)), Column("action", np.dtype("i8")), Column("reward", np.dtype("f4")),
+        Column("terminated", np.dtype("?")), Column("truncated", np.dtype("?")),
+    )
+)  # fmt: skip
+
+
+def columns(first: int, n: int) -> dict[str, Any]:
+    """Rows `first` to `first + n`."""
+    x = np.arange(first, first + n)
+    return {"x": x, "img": np.repeat((x % 251).astype(np.uint8)[:, None], 200, axis=1), "done": x % 3 == 0}
+
+
+def check(batch: Batch) -> None:
+    """Every row is whole, and is the one that its number says."""
+    x = np.asarray(batch["x"])
+    assert (np.asarray(batch["img"]) == (x % 251)[:, None]).all()
+    assert (np.asarray(batch["done"]) == (x % 3 == 0)).all()
+
+
+def create(store: Store, folder: Path, max_size: int = 4_000, host: str = "200KB", **options: Any) -> Table:
+    """A table of which about a quarter fits in memory."""
+    options.setdefault("max_writers", 2)
+    return store.create_table("t", SCHEMA, max_size, disk=Disk(folder, host), **options)
+
+
+def tier(table: Table) -> dict[str, int]:
+    return table._native.tier()
+
+
+def fill(table: Table, n: int, first: int = 0, step: int = 100) -> None:
+    for at in range(first, first + n, step):
+        table.extend(columns(at, step))
+
+
+def settled(table: Table) -> None:
+    """Wait until nothing is left to be moved."""
+    least = max(2, min(64, tier(table)["frames"] // 16))
+    until(lambda: tier(table)["frames_free"] >= least)
