@@ -223,13 +223,8 @@ class Batch:
         capsules = zip(layout.tensor_names, layout.fields.capsules(self._staging), strict=True)
         tensors = {name: from_dlpack(capsule) for name, capsule in capsules if name not in without}
         for column, _ in layout.ragged:
-            if (name := column.name) in without:
-                continue
-            made = self[name].to_torch(ragged)
-            if ragged == "jagged":
-                tensors[name] = made
-            else:
-                tensors[name], tensors[f"{name}.{'offsets' if ragged == 'packed' else 'mask'}"] = made
+            if column.name not in without:
+                tensors |= self[column.name].named_tensors(column.name, ragged)
         return tensors
 
     def to_arrow(self) -> pa.RecordBatch:

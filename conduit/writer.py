@@ -12,9 +12,9 @@ from conduit.closing import Closing
 from conduit.values import as_priorities, seconds, whole_number
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, EpisodeError, MissingColumn
-from conduit_store.ragged_values import as_ragged_row
+from conduit_store.ragged_values import as_ragged, as_ragged_row
 from conduit_store.schema import Column, Schema
-from conduit_store.values import as_row, as_rows
+from conduit_store.values import as_row
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -282,8 +282,11 @@ class VectorWriter(_Base):
             if len(values) != n:
                 raise ConfigError(f"final_obs has {len(values)} entries: give one an environment, {n}")
             given = [values[env] for env in envs]
-            return of.encode(given) if of is not None else np.stack([as_row(column, value) for value in given])
-        return np.ascontiguousarray(as_rows(column, values, n)[envs])
+            if of is not None:
+                return of.encode(given)
+            return as_ragged(column, given) if column.ragged else np.stack([as_row(column, value) for value in given])
+        made = rows.as_column(column, values, n)
+        return [made[env] for env in envs] if isinstance(made, list) else made[np.asarray(envs)]
 
     def _write(self, arrays: dict[str, Array], flags: Array, priorities: Array | None, chains: Array) -> None:
         columns = [rows.buffer(arrays[column.name]) for column in self._schema.columns]

@@ -141,7 +141,8 @@ def _table_of(frame: Frame, known: list[tuple[int, Episode]]) -> pa.Table:
 
 
 def check_episodic(frame: Frame, format: str, refused: str = "") -> None:
-    """Refuse rows that are no steps of episodes, and columns of dtypes whose kind is among `refused`.
+    """Refuse rows that are no steps of episodes, and columns of dtypes whose kind is among `refused`; "c" is
+    categories.
 
     Raises:
         ConfigError: with what else to use.
@@ -150,5 +151,7 @@ def check_episodic(frame: Frame, format: str, refused: str = "") -> None:
     if frame.episode is None:
         raise ConfigError(f"{format} has episodes, and this table keeps rows as they are. Export to 'parquet'")
     for column in frame.schema:
+        if column.categorical and "c" in refused:
+            raise ConfigError(f"{format} has no categories, as of column {column.name!r}. Export to 'parquet'")
         if column.dtype.kind in refused:
             raise ConfigError(f"{format} has no {column.dtype}, as of column {column.name!r}. Export to 'parquet'")

@@ -21,20 +21,22 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.arrow import arrow_type, column_of_field, to_numpy, with_nulls
 from conduit_store.column import VALID
-from conduit_store.errors import ConfigError, ExchangeError, MissingColumn, SchemaError, ShapeMismatch
+from conduit_store.errors import ConfigError, DtypeMismatch, ExchangeError, MissingColumn, SchemaError, ShapeMismatch
 from conduit_store.nulls import Convert, scattered
 from conduit_store.ragged_values import as_ragged
+from conduit_store.scalars import null_error
 from conduit_store.schema import Column, Schema
 from conduit_store.values import as_rows
 
 __all__ = [
     "FINAL", "NEXT", "PRIORITY", "Frame", "arrow_array", "arrow_columns", "as_stored", "check_rename", "columns_of",
-    "named", "nullable_rows_of", "outer", "rows_of",
+    "named", "nullable_rows_of", "numbers_of", "outer", "rows_of",
 ]  # fmt: skip
 
 FINAL = "final_"  # final_obs, final_obs/camera
@@ -144,13 +146,11 @@ class Frame:
         return pa.schema(fields, {_METADATA: json.dumps(told).encode()})
 
     def check_fixed(self, format: str) -> None:
-        """Refuse rows that vary in length, and categories.
+        """Refuse rows that vary in length.
 
         Raises:
             ConfigError: a column of such rows, with what else to use.
         """
-        if words := [column.name for column in self.schema if column.categorical]:
-            raise ConfigError(f"{format} has no categories, as of {', '.join(words)}. Use 'parquet' or 'arrow'")
         if self.schema.ragged:
             names = ", ".join(column.name for column in self.schema.ragged)
             raise ConfigError(f"{format} has no rows that vary in length, as of {names}. Use 'parquet' or 'arrow'")
@@ -228,6 +228,9 @@ def outer(array: pa.Array) -> pa.Array:
 
 def arrow_array(column: Column, values: Array, nulls: Array | None = None) -> pa.Array:
     """Return rows of a column as an Arrow array of the exported type; null where `nulls` (bool (n,)) says so."""
+    if column.categorical:
+        numbers = pa.array(np.ascontiguousarray(values), pa.int32(), mask=nulls)
+        return pa.DictionaryArray.from_arrays(numbers, pa.array(column.values, pa.string()))
     kind = _outer_type(column)
     flat = np.ascontiguousarray(values).reshape(-1)
     if column.dtype.kind in "mM":  # as integers: a NaT is a value here, and pyarrow would make a null of it
@@ -270,7 +273,32 @@ def rows_of(column: Column, data: pa.Array | pa.ChunkedArray, n: int | None = No
     Raises:
         DtypeMismatch, ShapeMismatch, ValueOutOfRange: see `as_stored`, `as_rows` and `as_ragged`.
     """
+    if column.categorical:
+        return as_rows(column, numbers_of(column, data), n)
     return as_ragged(column, data, n) if column.ragged else as_rows(column, as_stored(column, data), n)
+
+
+def numbers_of(column: Column, data: pa.Array | pa.ChunkedArray) -> Array:
+    """Return the numbers of strings, by the values of a column of categories.
+
+    Raises:
+        DtypeMismatch: a null, or no strings. ExchangeError: a string that is none of its values.
+    """
+    if not (pa.types.is_dictionary(data.type) or pa.types.is_string(data.type) or pa.types.is_large_string(data.type)):
+        raise DtypeMismatch(f"column {column.name!r} holds categories, which are strings, got {data.type}")
+    if data.null_count:
+        raise null_error(column.name, int(data.is_null().to_numpy(zero_copy_only=False).argmax()))
+    strings = data.cast(pa.string())
+    known = pc.SetLookupOptions(value_set=pa.array(column.values, pa.string()))
+    numbers = pc.call_function("index_in", [strings], known)
+    if numbers.null_count:
+        row = int(numbers.is_null().to_numpy(zero_copy_only=False).argmax())
+        raise ExchangeError(
+            f"column {column.name!r}: row {row} is {strings[row].as_py()!r}, none of the {len(column.values)} "
+            "categories that its metadata names. Write the file again"
+        )
+    found: Array = numbers.to_numpy(zero_copy_only=False).astype(np.int32)
+    return found
 
 
 def nullable_rows_of(

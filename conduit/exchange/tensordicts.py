@@ -86,7 +86,7 @@ class Sink:
     """See formats.Sink. Each key's file grows as rows come, and is mapped at the end."""
 
     def __init__(self, path: Path, frame: Frame, rows: int, compression: str | None) -> None:
-        check_episodic(frame, "TensorDict", "mM")
+        check_episodic(frame, "TensorDict", "mMc")
         self._path = path
         self._frame = frame
         self._episodes = Episodes(frame)
@@ -130,7 +130,7 @@ class Sink:
 
 def tensordict_of(frame: Frame, pieces: Iterator[pa.Table]) -> TensorDict:
     """Return rows as a TensorDict in memory."""
-    check_episodic(frame, "TensorDict", "mM")
+    check_episodic(frame, "TensorDict", "mMc")
     episodes = Episodes(frame)
     parts: dict[Key, list[Array]] = {}
     known = [episode for piece in pieces for episode in episodes.add(piece)]

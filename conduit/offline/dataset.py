@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from conduit import windows
 from conduit.exchange.frame import Frame, check_rename, named
 from conduit.offline import shuffle
 from conduit.offline.groups import pieces_of, read
-from conduit.offline.loading import OfflineBatch, OfflineLoader
+from conduit.offline.loading import OfflineBatch, OfflineLoader, categories
 from conduit.offline.steps import Group, columns_of, windows_of
 from conduit.plans import batch_columns
 from conduit.values import whole_number
@@ -42,6 +44,9 @@ def open(
 
     Images are better kept in Arrow IPC: Parquet takes each pixel for a number of 32 bits, and is slow to decode.
 
+    Rows that vary in length come as Ragged, categories as numbers that `batch.decode` turns into strings; where files
+    do not say themselves which there are, their columns are read here.
+
     `window`: Transition() for steps of episodes, Row() for others, if None; n-step windows end at the border of a row
     group as at a time limit. `schema`, `rename`: as of `Store.import_table`. `buffer`: memory of the shuffle, see
     `conduit.offline.shuffle` for what it gives; beside it `threads` + 1 row groups are in memory, decoded.
@@ -50,6 +55,7 @@ def open(
         SourceNotFound, ExchangeError: not there, damaged, or files that do not agree.
         MissingColumn, SchemaError, DtypeMismatch: columns that are missing or cannot be stored.
         ConfigError: a window for steps of episodes where there are none, or another one; numbers that are not allowed.
+            Rows that vary in length, and nobody says how long they are in the mean.
         CapacityError: the buffer holds less than two rows.
     """
     return Dataset(Path(path), window, schema, rename, parse_bytes(buffer), seed, threads)
@@ -74,7 +80,8 @@ class Dataset:
         found = next(iter(schemas.values()))
         self._names = check_rename(rename, found.names, path)
         self._frame = Frame.of_arrow(found, schema, path, self._names)
-        self._frame.check_fixed("conduit.offline")
+        self._frame = self._with_categories(schemas)
+        self._check_lengths()
         # which export a file is of
         self._exports = {file: Frame.of_arrow(s, schema, file, self._names).export for file, s in schemas.items()}
         self._window = self._checked(window)
@@ -90,6 +97,36 @@ class Dataset:
                 f"a buffer of {buffer:,} bytes holds {self._capacity} rows of {self._batch_schema.row_bytes:,} bytes: "
                 "nothing would be shuffled. Give more"
             )
+
+    def _check_lengths(self) -> None:
+        """How much memory the shuffle takes must be known."""
+        unknown = [column.name for column in self._frame.schema.ragged if column.mean_length is None]
+        if unknown:
+            raise ConfigError(
+                f"the rows of column {', '.join(unknown)} of {self._path} vary in length, and it does not say how "
+                "long they are in the mean: give schema=, with Column(..., mean_length=n)"
+            )
+
+    def _with_categories(self, schemas: Mapping[Path, pa.Schema]) -> Frame:
+        """Number the categories of all files alike: as they are numbered where they come from, else by the alphabet."""
+        columns = [column for column in self._frame.schema if column.categorical]
+        if not columns:
+            return self._frame
+        told = {file: Frame.of_arrow(fields, None, file, self._names) for file, fields in schemas.items()}
+        found: dict[str, dict[str, None]] = {column.name: {} for column in columns}
+        for column in columns:
+            for piece in self._pieces:
+                frame = told[piece.file]
+                known: Iterable[str] = frame.schema.column(column.name).values if column.name in frame.schema else ()
+                if not frame.own:
+                    name = next((old for old, new in self._names.items() if new == column.name), column.name)
+                    known = sorted(set(read(piece, [name], None).column(0).drop_null().unique().to_pylist()))
+                found[column.name] |= dict.fromkeys(known)
+        made = [
+            categories(column, tuple(found[column.name])) if column.categorical else column
+            for column in self._frame.schema
+        ]
+        return replace(self._frame, schema=Schema(tuple(made)))
 
     def _checked(self, window: Any) -> windows.Row | windows.Transition | windows.NStep:
         if window is None:
@@ -158,7 +195,7 @@ class Dataset:
                 for columns in batches:
                     any_rows = True
                     if not drop_last or len(next(iter(columns.values()))) == size:
-                        yield OfflineBatch(columns)
+                        yield OfflineBatch(columns, self._batch_schema)
                 if not any_rows:
                     return  # else an endless loader of nothing
                 number += 1

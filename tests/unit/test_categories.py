@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import conduit
+import conduit.offline
 from conduit import Column, Schema, Store, windows
 from conduit.checkpoints import Changes
 from tests.checkpoint_support import restored
@@ -244,9 +245,7 @@ def test_observations_may_be_categories() -> None:
         table = store.create_table("t", of, 100, window=windows.Transition())
         with table.writer() as writer:
             for i in range(4):
-                writer.append(
-                    obs={"goal": f"g{i}", "at": i}, reward=0.0, terminated=i == 3, truncated=False
-                )
+                writer.append(obs={"goal": f"g{i}", "at": i}, reward=0.0, terminated=i == 3, truncated=False)
             writer.end({"goal": "end", "at": 4})
         batch = table.sample(30)
         after = [f"g{int(at) + 1}" if at < 3 else "end" for at in batch["obs/at"]]
@@ -319,9 +318,63 @@ def test_labels_that_come_late() -> None:
         assert table.rows(keys).decode("label").tolist() == ["good", "bad", "bad"]
 
 
-def test_formats_without_strings_say_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", ["parquet", "arrow", "numpy", "minari", "rllib"])
+def test_steps_to_files_and_back(tmp_path: Path, format: str) -> None:
+    of = Schema((*STEPS.columns, Column("task", "category", nullable=True), Column("env", "category", values=("z",))))
     with fresh_store() as store:
-        plain = store.create_table("p", SCHEMA, 100)
-        plain.extend(ROWS)
+        table = store.create_table("t", of, 100, window=windows.Transition())
+        with table.writer() as writer:
+            for i in range(20):
+                step = {"obs": np.zeros(3, "f4"), "action": i, "reward": 0.0, "mask": np.zeros((2, 2), bool)}
+                task, env = None if i % 3 else f"task {i}", f"env {i // 7}"
+                writer.append(**step, terminated=i % 5 == 4, truncated=False, task=task, env=env)
+                if i % 5 == 4:
+                    writer.end(np.ones(3, "f4"))
+        table.export(tmp_path / "x", format)
+        again = store.create_table("again", of, 100, window=windows.Transition())
+        again.import_from(tmp_path / "x", format)
+        rows, expected = again.to_arrow().read_all(), table.to_arrow().read_all()
+        for name in ("task", "env", "action"):
+            assert rows.column(name).to_pylist() == expected.column(name).to_pylist()
+        assert again.categories("env") == ("z", "env 0", "env 1", "env 2")
+
+
+def test_a_tensordict_has_no_categories(tmp_path: Path) -> None:
+    of = Schema((*STEPS.columns, Column("task", "category")))
+    with fresh_store() as store:
+        table = store.create_table("t", of, 100, window=windows.Transition())
         with pytest.raises(conduit.ConfigError, match="no categories"):
-            plain.export(tmp_path / "x.npz")
+            table.export(tmp_path / "x", "tensordict")
+
+
+@pytest.mark.parametrize("window", [windows.Row(), windows.NStep(2, 0.9)])
+def test_offline_batches_have_categories_of_all_files(tmp_path: Path, window: Any) -> None:
+    import pyarrow.parquet as pq
+
+    of = Schema((*STEPS.columns, Column("task", "category", nullable=True)))
+    (tmp_path / "x").mkdir()
+    for part in range(2):
+        with fresh_store() as store:
+            table = store.create_table("t", of, 100, window=windows.Transition())
+            with table.writer() as writer:
+                for i in range(20):
+                    step = {"obs": np.zeros(3, "f4"), "action": i, "reward": 0.0, "mask": np.zeros((2, 2), bool)}
+                    task = None if i % 3 else f"task {i + part}"
+                    writer.append(**step, terminated=i % 5 == 4, truncated=False, task=task)
+                    if i % 5 == 4:
+                        writer.end(np.ones(3, "f4"))
+            table.export(tmp_path / "x" / f"{part}.parquet")
+    words: list[list[tuple[int, str | None]]] = []
+    for path in (tmp_path / "x", tmp_path / "y"):
+        with conduit.offline.open(path, window=window, buffer="1MiB", schema=of).loader(7) as loader:
+            words.append([])
+            for batch in loader:
+                assert batch["task"].dtype == np.int32
+                words[-1] += zip(batch["action"].tolist(), batch.decode("task").tolist(), strict=True)
+        if path.name == "x":  # the same without what Conduit has written about them
+            (tmp_path / "y").mkdir()
+            for file in sorted(path.iterdir()):
+                pq.write_table(pq.read_table(file).replace_schema_metadata(None), tmp_path / "y" / file.name)
+    assert len(words[0]) == 40
+    assert sorted(words[0], key=str) == sorted(words[1], key=str)
+    assert {word for action, word in words[0] if action == 18} == {"task 18", "task 19"}
