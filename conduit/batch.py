@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from conduit.categories import Categories
+from conduit.categories import Values
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, MissingExtra, UnknownColumn
 from conduit_store.layout import ALIGN, BlockLayout
@@ -47,11 +47,11 @@ class BatchFormat(NamedTuple):
     tensor_names: tuple[str, ...]  # what torch() returns
     fields: native.Fields  # the same, as the core exports it
     ragged: tuple[tuple[Column, int], ...]  # columns whose rows vary in length, and where their offsets lie
-    categories: dict[str, Categories]  # of columns of categories
+    categories: dict[str, Values]  # of columns of categories
 
     @classmethod
     def make(
-        cls, n: int, schema: Schema, offsets: list[int], categories: Mapping[str, Categories], *, drawn: bool
+        cls, n: int, schema: Schema, offsets: Sequence[int], categories: Mapping[str, Values], *, drawn: bool
     ) -> BatchFormat:
         """Return the format; `categories`: the table's. `drawn`: with probabilities and weights, if drawn."""
         places = {column.name: (column, offset) for column, offset in zip(schema.columns, offsets, strict=False)}
@@ -74,7 +74,7 @@ class BatchFormat(NamedTuple):
 class Formats:
     """The formats of the batch sizes that were asked for."""
 
-    def __init__(self, schema: Schema, categories: Mapping[str, Categories], *, drawn: bool) -> None:
+    def __init__(self, schema: Schema, categories: Mapping[str, Values], *, drawn: bool) -> None:
         self._schema = schema
         self._categories = categories
         self._drawn = drawn
@@ -246,8 +246,20 @@ class Batch:
             schema, whole, address, 0, layout.n, self._staging, self._starts(), categories=layout.categories
         )
 
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """A copy travels: whoever unpickles it has arrays of his own."""
+        layout = self._format
+        schema = layout.schema.with_values({name: of.values for name, of in layout.categories.items()})
+        drawn = layout.tensor_names[-1:] == ("weights",)
+        return _unpickled, (type(self), bytes(self._staging), len(self), schema, layout.offsets, drawn)
+
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} rows: {', '.join(self.names)}>"
+
+
+def _unpickled(kind: type[Batch], data: bytes, n: int, schema: Schema, offsets: tuple[int, ...], drawn: bool) -> Batch:
+    known = {column.name: Values(column.values) for column in schema if column.categorical}
+    return kind(native.staging(data), BatchFormat.make(n, schema, offsets, known, drawn=drawn))
 
 
 class DeviceBatch:

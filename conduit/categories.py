@@ -25,21 +25,58 @@ if TYPE_CHECKING:
 
     from conduit.spec import TableSpec
 
-__all__ = ["Categories", "categories_of"]
+__all__ = ["Categories", "Values", "categories_of"]
 
 
-class Categories:
+class Values:
+    """Strings by their numbers."""
+
+    def __init__(self, values: Sequence[str] = ()) -> None:
+        self._values: list[str] = list(values)
+        self._arrow: pa.Array | None = None
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """All values that there are now, by number."""
+        return tuple(self._values)
+
+    def decode(self, numbers: Array, valid: Array | None = None) -> Array:
+        """Return the values of numbers, an array of the same shape of str; None where `valid` is False."""
+        known = self._upto(int(numbers.max(initial=-1)) + 1)
+        if valid is None:
+            return known[numbers] if len(known) else np.zeros(numbers.shape, object)
+        made = np.full(numbers.shape, None, object)
+        chosen = numbers[valid]
+        made[valid] = known[chosen] if len(chosen) else chosen.astype(object)
+        return made
+
+    def to_arrow(self) -> pa.Array:
+        """Return all values as an Arrow array of strings."""
+        import pyarrow as pa
+
+        values = self.values
+        if len(values) != len(self._arrow or ()):
+            self._arrow = pa.array(values, pa.string())
+        return pa.array([], pa.string()) if self._arrow is None else self._arrow
+
+    def _upto(self, count: int) -> Array:
+        """The values as an array of objects, so many at least."""
+        made = np.empty(len(self._values), object)
+        made[:] = self._values
+        return made
+
+
+class Categories(Values):
     """The values of one column, as this process knows them. Safe in any thread."""
 
     def __init__(self, core: native.Table, index: int, column: Column, table: str) -> None:
+        super().__init__()
         self._core = core
         self._index = index
         self.column = column
         self._table = table
         self._lock = threading.RLock()
         self.numbers: dict[str, int] = {}  # the native writer looks in here too
-        self._values: list[str] = []
-        self._arrow: pa.Array | None = None
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -65,31 +102,10 @@ class Categories:
         number = self.numbers.get(value) if type(value) is str and not self.column.shape else None
         return np.array(number, np.int32) if number is not None else as_row(self.column, self._encoded([value])[0])
 
-    def decode(self, numbers: Array, valid: Array | None = None) -> Array:
-        """Return the values of numbers, an array of the same shape of str; None where `valid` is False."""
-        known = self._upto(int(numbers.max(initial=-1)) + 1)
-        if valid is None:
-            return known[numbers] if len(known) else np.zeros(numbers.shape, object)
-        made = np.full(numbers.shape, None, object)
-        chosen = numbers[valid]
-        made[valid] = known[chosen] if len(chosen) else chosen.astype(object)
-        return made
-
-    def to_arrow(self) -> pa.Array:
-        """Return all values as an Arrow array of strings."""
-        import pyarrow as pa
-
-        values = self.values
-        if len(values) != len(self._arrow or ()):
-            self._arrow = pa.array(values, pa.string())
-        return pa.array([], pa.string()) if self._arrow is None else self._arrow
-
     def _upto(self, count: int) -> Array:
         if len(self._values) < count:
             self._look()
-        made = np.empty(len(self._values), object)
-        made[:] = self._values
-        return made
+        return super()._upto(count)
 
     def _look(self) -> None:
         """Take over the values that others have added."""

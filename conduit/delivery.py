@@ -117,6 +117,12 @@ class QueueBatch(Batch):
         rows = np.arange(len(self), dtype=np.intp).reshape(-1, size)
         return [rows[groups].ravel() for groups in balance(of_groups, parts)]
 
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        raise ConfigError(
+            f"{self!r} is leased to this process and cannot be pickled: send what is needed of it, such as "
+            "{name: batch[name] for name in batch.names}, and acknowledge it here"
+        )
+
     def __repr__(self) -> str:
         return f"<QueueBatch of {len(self)} rows, {self.unacknowledged} not acknowledged: {', '.join(self.names)}>"
 

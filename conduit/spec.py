@@ -117,7 +117,6 @@ class TableSpec:
             (self.queue is not None, "is a queue"),
             (self.slots, f"takes rows out one by one ({self.remover})"),
             (bool(self.schema.ragged), "has rows that vary in length"),
-            (any(column.mutable for column in self.schema.columns), "has mutable columns"),
         ]
         for wrong, what in others:
             if wrong:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from conduit import limiting
 from conduit.checkpoints.index import BLOCK
 from conduit.checkpoints.reading import SavedTable
+from conduit.disk import Disk
 from conduit.limiters import Limiter, SampleToInsertRatio
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
@@ -35,8 +36,8 @@ class Changes:
 
     `max_size`: of a smaller table's rows the newest stay. `limiter`: another one, or other numbers; counts go on where
     both are a SampleToInsertRatio. `schema`: with columns added (each in `defaults`, one row's value, None where it is
-    nullable), left out, made nullable, or of a dtype that holds every value of the old one. Keys of a table of another
-    shape are new, and old ones stale.
+    nullable), left out, made nullable, or of a dtype that holds every value of the old one. `disk`: another one, or
+    False to have all rows in memory. Keys of a table of another shape are new, and old ones stale.
 
     Example:
         >>> Changes(max_size=2_000_000, limiter=conduit.limiters.MinSize(10_000))
@@ -46,6 +47,7 @@ class Changes:
     limiter: Limiter | None = None
     schema: Schema | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    disk: Disk | Literal[False] | None = None
 
 
 def changed_spec(saved: SavedTable, changes: Changes) -> TableSpec:
@@ -65,7 +67,9 @@ def changed_spec(saved: SavedTable, changes: Changes) -> TableSpec:
         given["schema"] = _with_categories(spec.schema, changes.schema, changes.defaults)
     elif changes.defaults:
         raise ConfigError(f"defaults {sorted(changes.defaults)} of table {spec.name!r} go with a schema that adds them")
-    made = replace(spec, **given) if given else spec
+    if changes.disk is not None:
+        given["disk"] = changes.disk or None
+    made = replace(spec, messages=None, **given) if given else spec
     if (made.schema.ragged or spec.schema.ragged) and not same_shape(saved, made):
         raise ConfigError(
             f"table {spec.name!r} of the checkpoint has columns whose rows vary in length: it is restored as large as "

@@ -83,8 +83,8 @@ def _restore(
 
 
 def _bytes(spec: TableSpec) -> int:
-    """Of a table's rows, with what the segment rounds up."""
-    return spec.block_layout().data_bytes + 4096
+    """Of a table's rows in memory, with what the segment rounds up."""
+    return spec.frames * spec.block_layout().block_bytes + 4096
 
 
 def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Changes) -> Iterator[int]:
@@ -100,6 +100,8 @@ def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Ch
     else:
         shape = Shape(saved, spec)
         blocks, rows, state = shape.blocks, shape.rows, shape.state(state)
+    if spec.tiered:
+        table._native.lay_out(np.ascontiguousarray(blocks).tobytes())
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="conduit-restore") as pool:
         files = list(zip(saved.record.parts, saved.runs, strict=True))
         if shape is None and not spec.slots:
@@ -108,17 +110,21 @@ def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Ch
             reads = [pool.submit(_one_by_one, table, saved, part, runs, shape, changes) for part, runs in files]
         n = len(saved.keys) if shape is None else len(shape.keep)
         try:
-            if not spec.schema.ragged:  # while rows are being read
+            # While rows are being read; but the core looks at where each row ends, and blocks that lie in memory may
+            # be moved to disk as soon as it knows of them.
+            late = bool(spec.schema.ragged) or spec.tiered
+            if not late:
                 _put_back(table, state, blocks, rows, n)
             for part, read in zip(saved.record.parts, reads, strict=True):
                 read.result()
                 yield part.bytes
-            if spec.schema.ragged:  # the core looks at where each row ends
-                _put_back(table, state, blocks, rows, n)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     _put_numbers(table, saved, rows, shape)
+    if late:
+        table._native.laid_out()
+        _put_back(table, state, blocks, rows, n)
     table._populate()
 
 

@@ -114,11 +114,13 @@ class TableWork:
 
     def _block(self, k: int) -> pa.RecordBatch:
         block = self._blocks[k]
-        address = self._cut.address(self._number, int(block["block"]))
+        address, owner = self._cut.block(self._number, int(block["block"]))
         span = int(block["first"]), int(block["count"])
         starts = self._cut.starts(self._number, int(block["block"]))
         schema, layout = self._table.schema, self._table._layout
-        return arrow.block_to_arrow(schema, layout, address, *span, self._cut, starts, shared=True, stored=True)
+        return arrow.block_to_arrow(
+            schema, layout, address, *span, owner or self._cut, starts, shared=True, stored=True
+        )
 
     def _close_part(self) -> None:
         assert self._part is not None

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from conduit.exchange.frame import FINAL, Frame, arrow_array, arrow_columns, as_stored, columns_of
+from conduit.exchange.columns import arrow_columns, columns_of
+from conduit.exchange.frame import FINAL, Frame, arrow_array, as_stored
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from conduit import rows
 from conduit.closing import Closing
-from conduit.exchange.frame import FINAL, NEXT, PRIORITY, Frame, nullable_rows_of, rows_of
+from conduit.exchange.columns import nullable_rows_of, rows_of
+from conduit.exchange.frame import FINAL, NEXT, PRIORITY, Frame
 from conduit.values import seconds
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, DtypeMismatch, EpisodeError, PriorityError, SchemaError

@@ -27,9 +27,9 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from conduit.exchange import npz_members as members
+from conduit.exchange.columns import columns_of, rows_of
 from conduit.exchange.damage import reading
-from conduit.exchange.frame import FINAL, PRIORITY, Frame, as_stored, rows_of
-from conduit.exchange.frame import columns_of as stored_columns
+from conduit.exchange.frame import FINAL, PRIORITY, Frame, as_stored
 from conduit.exchange.npz_members import Member
 from conduit_store.arrays import Array
 from conduit_store.errors import ExchangeError, ShapeMismatch
@@ -46,7 +46,7 @@ def split(frame: Frame, piece: pa.Table, before: int) -> Iterator[tuple[str, Arr
     for name in (frame.episode, frame.step):
         if name is not None:
             yield name, as_stored(Column(name, np.dtype(np.int64)), piece.column(name))
-    stored = stored_columns(frame.schema, piece)
+    stored = columns_of(frame.schema, piece)
     for column in frame.schema:
         yield from members.parts_of(column.name, column, stored[column.name])
     if frame.prioritized:

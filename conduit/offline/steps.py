@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from conduit import windows
-from conduit.exchange.frame import FINAL, NEXT, Frame, rows_of
-from conduit.exchange.frame import columns_of as stored_columns
+from conduit.exchange.columns import columns_of as stored_columns
+from conduit.exchange.columns import rows_of
+from conduit.exchange.frame import FINAL, NEXT, Frame
 from conduit_store.arrays import Array
 from conduit_store.errors import DtypeMismatch, EpisodeError
 from conduit_store.ragged import Ragged

@@ -45,13 +45,13 @@ def as_nullable(
     found = _valid(column, value)
     if valid is not None:
         told = as_rows(column.validity, valid, None if found is None else len(found))
+        if len(value) != len(told):
+            raise ShapeMismatch(
+                f"column {column.name!r} has {len(value)} rows, its validity {len(told)}. Give as many of each"
+            )
         found = told if found is None else found & told
     if found is None or found.all():
         rows = convert(column, value, n)
-        if found is not None and len(rows) != len(found):
-            raise ShapeMismatch(
-                f"column {column.name!r} has {len(rows)} rows, its validity {len(found)}. Give one of each"
-            )
         return rows, np.ones(len(rows), np.bool_)
     if n is not None and len(found) != n:
         raise ShapeMismatch(f"column {column.name!r} has {len(found)} rows, others have {n}. Give as many of each")
@@ -109,11 +109,12 @@ def is_null(value: object) -> bool:
 def _valid(column: Column, value: Any) -> Array | None:
     """Which rows are not null; None: the value's kind knows no nulls."""
     if isinstance(value, np.ma.MaskedArray):
-        masked = np.ma.getmaskarray(value).reshape(len(value), -1) if value.ndim else np.zeros((0, 1), np.bool_)
-        whole = np.asarray(masked.all(axis=1)) & (masked.shape[1] > 0)
-        if (odd := np.flatnonzero(masked.any(axis=1) & ~whole)).size:
+        masked = np.ma.getmaskarray(value)
+        elements = tuple(range(1, masked.ndim))
+        whole = np.asarray(masked.all(axis=elements))
+        if value.ndim and (odd := np.flatnonzero(masked.any(axis=elements) & ~whole)).size:
             raise null_error(column.name, int(odd[0]))
-        return np.logical_not(whole)
+        return np.logical_not(whole) if value.ndim else None
     if _is_arrow(value):
         known: Array = value.is_valid().to_numpy(zero_copy_only=False)
         return known

@@ -661,6 +661,13 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.def("rows_fit", [](nb::list rows, const std::string& dtype, const std::vector<std::int64_t>& shape) {
     return RowReader::fits(rows, RowColumn::make({{"", dtype, shape}}, nb::dict()).front());
   }, "rows"_a, "dtype"_a, "shape"_a);
+  // A buffer of a batch's own with a copy of `data`.
+  m.def("staging", [](nb::object data) {
+    const Bytes held(data, "data");
+    auto staging = std::make_shared<Staging>(staging_class(held.size()));
+    if (held.size() > 0) memcpy(staging->data(), held.as<void>(), held.size());
+    return staging;
+  }, "data"_a);
   m.def("staging_kept_bytes", [] { return staging_pool()->kept(); });
 
   // What may change while a table lives; `table.reconfigure` takes a changed one back.

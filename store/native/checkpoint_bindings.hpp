@@ -170,9 +170,13 @@ void place_rows(TableCore& core, std::uint32_t column, const std::uint32_t* slot
   const Column& c = core.columns()[column];
   for (std::uint64_t i = 0; i < n; ++i) {
     if (slots[i] >= t.n_blocks * t.rows_per_block) fail(ErrorCode::damaged, "row %u of %u", slots[i], t.n_blocks * t.rows_per_block);
-    const std::uint32_t b = core.block_of(slots[i]);
-    memcpy(core.block_data(b) + c.block_offset + (slots[i] - b * t.rows_per_block) * c.row_bytes, values + i * c.row_bytes, c.row_bytes);
   }
+  core.reach_disk([&] {
+    for (std::uint64_t i = 0; i < n; ++i) {
+      const std::uint32_t b = core.block_of(slots[i]);
+      memcpy(core.block_data(b) + c.block_offset + (slots[i] - b * t.rows_per_block) * c.row_bytes, values + i * c.row_bytes, c.row_bytes);
+    }
+  });
 }
 
 using PartExtent = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;  // offset in the file, bytes, offset in the table's rows
@@ -186,13 +190,13 @@ std::uint32_t read_part(int fd, std::uint64_t bytes, const PyTable* table, const
   }
   std::uint64_t at = 0;
   for (const auto& [offset, size, to] : extents) {
-    const std::uint64_t room = core->shared().data_bytes;
+    const std::uint64_t room = core->shared().block_bytes * core->shared().n_blocks;
     if (offset < at || size > bytes || offset > bytes - size || size > room || to > room - size) fail(ErrorCode::damaged, "rows lie outside the file or the table, or twice in it");
-    places.push_back({offset, size, core->shared().data_offset + to});
+    places.push_back(core->extent(offset, size, to, data_fd));
     at = offset + size;
   }
   nb::gil_scoped_release release;
-  return read_summed(fd, bytes, places, data_fd);
+  return read_summed(fd, bytes, places);
 }
 
 std::uint64_t rows_of(const Cut& cut, std::uint32_t table, std::size_t from, std::size_t to) {
@@ -246,7 +250,22 @@ void bind_checkpoints(nb::module_& m) {
         nb::gil_scoped_release release;
         c.gather(i, column, from, to, room.at());
       }, "table"_a, "column"_a, "from_"_a, "to"_a, "out"_a)
-      .def("address", [](const Cut& c, std::uint32_t i, std::uint32_t block) { return reinterpret_cast<std::uint64_t>(c.core(i).block_data(block)); }, "table"_a, "block"_a)
+      // (where a block's bytes are, what keeps them there)
+      .def("block", [](const Cut& c, std::uint32_t i, std::uint32_t block) {
+        TableCore& core = c.core(i);
+        if (block >= core.shared().n_blocks) fail(ErrorCode::config, "block %u of %u", block, core.shared().n_blocks);
+        if (!core.tiered()) return nb::make_tuple(reinterpret_cast<std::uint64_t>(core.block_data(block)), nb::none());
+        std::shared_ptr<Staging> copied;
+        std::uint32_t entry;
+        {
+          nb::gil_scoped_release release;
+          entry = core.keep_in_place(block);
+          if (core.on_disk(block)) copied = core.copy_from_disk(block);
+        }
+        auto pin = std::make_shared<Pin>(core.process_handle(), core.disk(), entry);
+        if (copied) return nb::make_tuple(reinterpret_cast<std::uint64_t>(copied->data()), copied);
+        return nb::make_tuple(reinterpret_cast<std::uint64_t>(core.block_data(block)), pin);
+      }, "table"_a, "block"_a)
       // How long the locks of all tables were held.
       .def_prop_ro("locked_ns", &Cut::locked_ns)
       // Where in the block the parts of its values begin.
@@ -264,6 +283,13 @@ void bind_saved_table(nb::class_<PyTable>& table) {
       .def("restore", [](PyTable& t, nb::dict state, nb::object blocks, std::uint64_t rows, nb::dict arrays) {
         restore_table(*t.get(), std::move(state), std::move(blocks), rows, std::move(arrays));
       }, "state"_a, "blocks"_a, "rows"_a, "arrays"_a)
+      // Of a table that nobody else uses yet, before its rows are put there: which of the blocks lie in memory. And after.
+      .def("lay_out", [](PyTable& t, nb::object blocks) {
+        const Bytes given(blocks, "blocks");
+        const auto* first = given.as<SavedBlock>();
+        t.unlocked([&](TableCore& c) { c.lay_out({first, first + given.size() / sizeof(SavedBlock)}); });
+      }, "blocks"_a)
+      .def("laid_out", [](PyTable& t) { t.unlocked([](TableCore& c) { c.laid_out(); }); })
       // Of a table that nobody else uses yet, before `restore`: a block whose rows vary in length, the blocks that it spans, and
       // where the parts of its values begin.
       .def("divide", [](PyTable& t, std::uint32_t block, std::uint32_t span, const std::vector<std::uint64_t>& starts) {

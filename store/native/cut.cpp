@@ -185,15 +185,18 @@ void Cut::copy(OfTable& table, bool copy_all) const {
     if (core.views_[v].marked()) copy_words(process_->segments().control_at<std::uint32_t>(view.drawn_offset), table.copies.marks[v]);
   }
   if (core.uses_ != nullptr) copy_words(core.uses_, table.copies.uses);
-  for (std::uint32_t k = 0; k < t.n_columns; ++k) {
-    const Column& column = core.columns()[k];
-    std::vector<std::byte>& to = table.copies.numbers[k];
-    for (const SavedBlock& block : s.blocks) {
-      if (to.empty()) break;
-      const std::uint64_t first = (std::uint64_t{block.block} * t.rows_per_block + block.first) * column.row_bytes;
-      copy_scalars(core.block_data(block.block) + column.block_offset + block.first * column.row_bytes, block.count - block.first, column.row_bytes, to.data() + first);
+  core.reach_disk([&] {
+    for (std::uint32_t k = 0; k < t.n_columns; ++k) {
+      const Column& column = core.columns()[k];
+      std::vector<std::byte>& to = table.copies.numbers[k];
+      for (const SavedBlock& block : s.blocks) {
+        if (to.empty()) break;
+        if (block.birth == 0) continue;
+        const std::uint64_t first = (std::uint64_t{block.block} * t.rows_per_block + block.first) * column.row_bytes;
+        copy_scalars(core.block_data(block.block) + column.block_offset + block.first * column.row_bytes, block.count - block.first, column.row_bytes, to.data() + first);
+      }
     }
-  }
+  });
   for (const StreamCount& count : t.stream_counts) {
     const std::uint64_t name = count.name.load(std::memory_order_acquire);
     if (name != 0) s.streams.push_back({static_cast<std::uint32_t>(name >> 32) - 1, static_cast<std::uint32_t>(name), count.delivered.load(std::memory_order_relaxed)});

@@ -17,7 +17,8 @@ void bind_disk(nb::class_<PyTable>& table) {
       .def("use_disk", [](PyTable& t, int fd, std::string path, const nb::bytes& head, const nb::bytes& message) {
         const auto core = t.get();
         if (!core->tiered() || core->disk()) fail(ErrorCode::config, "table '%s' has no use for a file", core->shared().name);
-        core->use_disk(std::make_shared<DiskFile>(fd, std::move(path), bytes_of(head), bytes_of(message), core->shared().block_bytes, core->shared().n_blocks));
+        const Table& s = core->shared();
+        core->use_disk(std::make_shared<DiskFile>(fd, std::move(path), bytes_of(head), bytes_of(message), s.block_bytes, s.n_blocks, core->process().segments().writable()));
       }, "fd"_a, "path"_a, "head"_a, "message"_a)
       // 1: moved some, 0: nothing to move, -1: the disk has failed
       .def("move_blocks", [](PyTable& t, double timeout) {

@@ -74,7 +74,8 @@ int write_all(int fd, iovec* parts, int n, std::uint64_t at) {
 
 }  // namespace
 
-DiskFile::DiskFile(int fd, std::string path, const std::vector<std::byte>& head, std::vector<std::byte> message, std::uint64_t block_bytes, std::uint32_t n_blocks)
+DiskFile::DiskFile(int fd, std::string path, const std::vector<std::byte>& head, std::vector<std::byte> message, std::uint64_t block_bytes, std::uint32_t n_blocks,
+                   bool writes)
     : fd_(fd), pid_(getpid()), path_(std::move(path)), message_(std::move(message)), block_bytes_(block_bytes), head_bytes_(round_up(std::max<std::size_t>(head.size(), 1), kPage)),
       slot_bytes_(round_up(message_.size() + block_bytes, kPage)), bytes_(slot_at(n_blocks)) {
   const auto failed = [&](const char* what) {
@@ -89,7 +90,7 @@ DiskFile::DiskFile(int fd, std::string path, const std::vector<std::byte>& head,
     if ((errno = write_all(fd_, &part, 1, 0)) != 0) failed("written");
     if (ftruncate(fd_, static_cast<off_t>(bytes_)) != 0) failed("made as long");
   }
-  void* at = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd_, 0);
+  void* at = mmap(nullptr, bytes_, writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd_, 0);
   if (at == MAP_FAILED) failed("mapped");
   map_ = static_cast<std::byte*>(at);
   madvise(map_, bytes_, MADV_RANDOM);  // rows are drawn from anywhere: what goes with them is asked for by `ahead`
@@ -108,8 +109,13 @@ int DiskFile::write(std::uint32_t block, const std::byte* bytes) const {
   return write_all(fd_, parts, 2, slot_at(block));
 }
 
+int DiskFile::write_message(std::uint32_t block) const {
+  iovec part{const_cast<std::byte*>(message_.data()), message_.size()};
+  return write_all(fd_, &part, 1, slot_at(block));
+}
+
 int DiskFile::read(std::uint32_t block, std::byte* bytes) const {
-  const std::uint64_t at = slot_at(block) + message_.size();
+  const std::uint64_t at = body_at(block);
   for (std::uint64_t done = 0; done < block_bytes_;) {
     const ssize_t got = pread(fd_, bytes + done, block_bytes_ - done, static_cast<off_t>(at + done));
     if (got < 0 && errno == EINTR) continue;

@@ -28,8 +28,9 @@ extern thread_local ReadGuard read_guard __attribute__((tls_model("initial-exec"
 
 class DiskFile {
  public:
-  // Takes over `fd`. The creator (`writes` with a `head`) writes the head and gives the file its length. Throws disk.
-  DiskFile(int fd, std::string path, const std::vector<std::byte>& head, std::vector<std::byte> message, std::uint64_t block_bytes, std::uint32_t n_blocks);
+  // Takes over `fd`. `head` goes to the front of a new file, `message` before each block. `writes`: blocks there are
+  // also written through the mapping. Throws disk.
+  DiskFile(int fd, std::string path, const std::vector<std::byte>& head, std::vector<std::byte> message, std::uint64_t block_bytes, std::uint32_t n_blocks, bool writes);
   // The last of all processes that have the file open removes it.
   ~DiskFile();
   DiskFile(const DiskFile&) = delete;
@@ -44,6 +45,10 @@ class DiskFile {
   int write(std::uint32_t block, const std::byte* bytes) const;
   int read(std::uint32_t block, std::byte* bytes) const;
   int sync() const;
+  // What `write` puts before a block's bytes; where these are in the file.
+  int write_message(std::uint32_t block) const;
+  std::uint64_t body_at(std::uint32_t block) const { return slot_at(block) + message_.size(); }
+  int fd() const { return fd_; }
   // Starts reading what lies there, without waiting.
   void ahead(const std::byte* at, std::uint64_t bytes) const;
 

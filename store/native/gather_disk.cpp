@@ -15,10 +15,6 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint32_t kSignOfLife = 16;            // pieces that are touched between two signs of life of a reader
 constexpr std::uint64_t kColdNs = 5'000;             // for each piece: longer, and the disk was waited for
 
-[[noreturn]] void fail_reading(const TableCore& t) {
-  fail(ErrorCode::disk, "rows of table '%s' cannot be read from disk, file %s. What is in memory stays", t.shared().name, t.disk()->path().c_str());
-}
-
 }  // namespace
 
 // Calls f(address, bytes) for what the plan copies of each row that was resolved.
@@ -72,7 +68,7 @@ bool Sampler::bring(ReaderEpoch& epoch, std::uint32_t n) {
     for (const Piece& piece : pieces_) disk.ahead(piece.at, piece.bytes);
   }
   bool held = true;
-  const bool read = disk.guarded([&] {
+  table_->reach_disk([&] {
     const std::size_t all = pieces_.size();
     for (std::size_t i = 0; i < all && held; ++i) {
       const std::byte* end = pieces_[i].at + pieces_[i].bytes;
@@ -81,7 +77,6 @@ bool Sampler::bring(ReaderEpoch& epoch, std::uint32_t n) {
       if (i % kSignOfLife == kSignOfLife - 1) held = epoch.progress();
     }
   });
-  if (!read) fail_reading(*table_);
   cold_ = now_ns() - began > kColdNs * pieces_.size();
   return held;
 }
@@ -99,10 +94,10 @@ bool Sampler::copy_from_disk_too(ReaderEpoch& epoch, std::uint32_t n, const std:
     }
   }
   bool whole = false;
-  if (!disk.guarded([&] { resolve(n, slots_.data()); })) fail_reading(t);
+  t.reach_disk([&] { resolve(n, slots_.data()); });
   if (!bring(epoch, n)) return false;
   std::byte* out = target->staging->data();
-  if (!disk.guarded([&] { whole = gather(epoch, n, offsets, out); })) fail_reading(t);
+  t.reach_disk([&] { whole = gather(epoch, n, offsets, out); });
   return whole;
 }
 

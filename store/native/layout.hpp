@@ -322,7 +322,8 @@ struct StreamCount {
 // frame. Changed under the index lock; read without it inside a reader epoch, or by whoever has pinned the block.
 // A frame is USED by exactly the block whose place it is. Where a block has gone to disk its frame is LEAVING until no reader
 // epoch <= `epoch` is active. TAKEN: a process reads a block into it. `copied`: the block's bytes are on disk too.
-// What is on disk of a block does not change while it has a place: neither do the rows of a sealed block.
+// What is on disk of a block does not change while it has a place, as the rows of a sealed block do not, but for columns that
+// are rewritten: those change wherever the block's place is, and whoever moves it sees that and begins anew.
 // Crash: places are the truth, frames follow from them; a frame TAKEN by a dead process is free.
 inline constexpr std::uint32_t kNowhere = 0xffffffffu;
 inline constexpr std::uint32_t kOnDisk = 0xfffffffeu;
@@ -333,6 +334,7 @@ struct Frame {
   std::uint64_t epoch;
   std::uint32_t next;            // of the free, or of the leaving ones; derived
   std::uint32_t copied;
+  std::uint32_t rewritten;       // 1: numbers of the block were, since it was last chosen to go to disk
 };
 
 struct Tier {
@@ -341,6 +343,7 @@ struct Tier {
   std::uint32_t least_free;   // frames that movers keep free for writers
   std::uint32_t wish;         // blocks on disk that are read so often that they should come back
   std::uint64_t looked;       // rows_from_disk when heat was looked at last
+  std::uint64_t rewritten;    // times that numbers of a block on disk were
   // A writer that finds no frame sets `wanted`, and whoever moves blocks for it counts in `failures` if it cannot, with
   // the reason in `error`. Crash of a mover: the writer's own process has one, which looks again.
   std::atomic<std::uint32_t> wanted, error;

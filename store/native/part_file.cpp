@@ -20,7 +20,7 @@ void write_all(int fd, const std::byte* from, std::uint64_t bytes, std::uint64_t
   while (bytes > 0) {
     const ssize_t done = pwrite(fd, from, bytes, static_cast<off_t>(at));
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) fail(ErrorCode::memory, "%llu bytes of rows cannot be put into the segment: %s", static_cast<unsigned long long>(bytes), strerror(errno));
+    if (done <= 0) fail(ErrorCode::memory, "%llu bytes of rows cannot be put where they belong: %s", static_cast<unsigned long long>(bytes), strerror(errno));
     from += done;
     at += static_cast<std::uint64_t>(done);
     bytes -= static_cast<std::uint64_t>(done);
@@ -29,7 +29,7 @@ void write_all(int fd, const std::byte* from, std::uint64_t bytes, std::uint64_t
 
 }  // namespace
 
-std::uint32_t read_summed(int fd, std::uint64_t bytes, const std::vector<Extent>& extents, int to_fd) {
+std::uint32_t read_summed(int fd, std::uint64_t bytes, const std::vector<Extent>& extents) {
   posix_fadvise(fd, 0, static_cast<off_t>(bytes), POSIX_FADV_SEQUENTIAL);
   std::vector<std::byte> scratch(kStep);
   std::uint32_t crc = 0;
@@ -43,7 +43,7 @@ std::uint32_t read_summed(int fd, std::uint64_t bytes, const std::vector<Extent>
     crc = crc32c(crc, scratch.data(), static_cast<std::size_t>(got));
     for (; extent != extents.end(); ++extent) {
       const std::uint64_t from = std::max(at, extent->offset), to = std::min(end, extent->offset + extent->bytes);
-      if (from < to) write_all(to_fd, scratch.data() + (from - at), to - from, extent->to + (from - extent->offset));
+      if (from < to) write_all(extent->fd, scratch.data() + (from - at), to - from, extent->to + (from - extent->offset));
       if (extent->offset + extent->bytes > end) break;
     }
     at = end;

@@ -7,13 +7,14 @@
 
 namespace conduit {
 
-// `bytes` bytes from `offset` of the file on belong at `to` of the other one.
+// `bytes` bytes from `offset` of the file on belong at `to` of the file `fd`.
 struct Extent {
   std::uint64_t offset, bytes, to;
+  int fd;
 };
 
 // CRC-32C of the first `bytes` bytes of the file. `extents`: in order, apart from each other, inside the file; they are written
-// into `to_fd`. Throws damaged where the file is shorter or cannot be read, memory where `to_fd` cannot be written.
-std::uint32_t read_summed(int fd, std::uint64_t bytes, const std::vector<Extent>& extents, int to_fd);
+// where they belong. Throws damaged where the file is shorter or cannot be read, memory where those cannot be written.
+std::uint32_t read_summed(int fd, std::uint64_t bytes, const std::vector<Extent>& extents);
 
 }  // namespace conduit

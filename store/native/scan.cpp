@@ -4,7 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include "disk_file.hpp"
 #include "table.hpp"
 
 namespace conduit {
@@ -59,8 +58,7 @@ std::vector<std::byte> TableCore::scan(std::uint32_t v, Scan what, std::uint32_t
         if (i % often == often - 1) held = epoch->progress();
       }
     };
-    if (!tiered()) copy();
-    else if (!disk_->guarded(copy)) fail(ErrorCode::disk, "rows of table '%s' cannot be read from disk, file %s", t_.name, disk_->path().c_str());
+    reach_disk(copy);
     if (epoch->leave() && held) return values;
   }
 }

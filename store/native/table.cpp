@@ -24,7 +24,7 @@ constexpr std::uint64_t kPage = 4096;
 std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Lays the parts of a table out after `at` in the control heap, page-aligned as a whole; fills the offsets of `t`.
-void lay_out(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t at, Table& t) {
+void lay_out_heap(const TableSpec& spec, std::uint32_t max_processes, std::uint64_t at, Table& t) {
   const auto take = [&](std::uint64_t bytes) {
     const std::uint64_t offset = round_up(at, kAlign);
     at = offset + bytes;
@@ -203,7 +203,7 @@ class DirectoryLock {
 
 std::uint64_t TableCore::control_bytes(const TableSpec& spec, std::uint32_t max_processes) {
   Table scratch{};
-  lay_out(spec, max_processes, 0, scratch);
+  lay_out_heap(spec, max_processes, 0, scratch);
   return scratch.end_offset + kPage;
 }
 
@@ -230,7 +230,7 @@ std::uint32_t TableCore::create(Process& process, int control_fd, int data_fd, c
   if (index == h.max_tables) fail(ErrorCode::config, "store '%.63s' has its largest number of tables, %u", h.name, h.max_tables);
   Table& t = segments.table(index);
   memset(static_cast<void*>(&t), 0, sizeof t);
-  lay_out(spec, h.max_processes, control_at, t);
+  lay_out_heap(spec, h.max_processes, control_at, t);
   t.data_offset = round_up(data_at, kPage);
   t.data_bytes = round_up(spec.block_bytes * spec.n_frames, kPage);
   if (t.end_offset > h.control_bytes || t.data_offset + t.data_bytes > h.data_bytes) {

@@ -9,14 +9,17 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "block_lists.hpp"
 #include "categories.hpp"
+#include "disk_file.hpp"
 #include "draws.hpp"
 #include "layout.hpp"
 #include "limiter.hpp"
+#include "part_file.hpp"
 #include "process.hpp"
 #include "ragged.hpp"
 #include "spans.hpp"
@@ -27,7 +30,8 @@
 
 namespace conduit {
 
-class DiskFile;
+class Staging;
+struct SavedBlock;
 class QueueIndex;
 struct SavedTable;
 
@@ -152,6 +156,19 @@ class TableCore {
   Moves move_blocks(std::uint64_t timeout_ns);
   void wake_movers();
   TierInfo tier_info();
+  // Runs f, which reads or writes rows wherever they lie; see DiskFile::guarded. Throws disk where that cannot be.
+  template <class F>
+  void reach_disk(F&& f) const {
+    if (!tiered()) f();
+    else if (!disk_->guarded(f)) fail_disk();
+  }
+  [[noreturn]] void fail_disk() const;
+  std::shared_ptr<Staging> copy_from_disk(std::uint32_t block) const;
+  // Of a table that is being restored: gives the blocks places, the newest ones in memory; where in which file bytes of its rows
+  // go, `to` as if all blocks lay side by side; has what went to disk written there.
+  void lay_out(const std::vector<SavedBlock>& blocks);
+  Extent extent(std::uint64_t offset, std::uint64_t bytes, std::uint64_t to, int data_fd) const;
+  void laid_out();
   // Counts rows that are about to be read.
   void warm(const std::uint32_t* slots, std::uint32_t n) const;
   // Keeps a block where it is until the pin is given back; of blocks that are not reused meanwhile.
@@ -330,7 +347,7 @@ class TableCore {
   // tier.cpp
   struct Move {
     std::uint32_t block, frame, pin;
-    std::uint64_t generation;
+    std::uint64_t generation, rewritten;
     bool to_disk;
   };
   std::byte* placed(std::uint32_t block) const;
@@ -343,6 +360,8 @@ class TableCore {
   void ask_movers();
   bool want_moves();
   std::vector<Move> choose_moves();
+  std::optional<std::uint32_t> try_pin(std::uint32_t block);
+  void note_rewritten(std::uint32_t block);
   void look_at_heat();
   std::uint64_t mean_heat() const;
   std::vector<std::uint32_t> demotable() const;

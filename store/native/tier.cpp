@@ -9,10 +9,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
+#include "cut.hpp"
 #include "disk_file.hpp"
 #include "error.hpp"
 #include "failpoints.hpp"
+#include "staging.hpp"
 #include "table.hpp"
 
 namespace conduit {
@@ -35,7 +38,7 @@ bool hot(std::uint64_t heat, std::uint64_t mean) { return heat > 2 * mean + kHot
 void fill_frames(const Segments& segments, Table& t) {
   std::fill_n(segments.control_at<std::uint32_t>(t.places_offset), t.n_blocks, kNowhere);
   auto* frames = segments.control_at<Frame>(t.frames_offset);
-  for (std::uint32_t f = 0; f < t.n_frames; ++f) frames[f] = {kFrameFree, kNoRow, 0, 0, 0, f + 1 < t.n_frames ? f + 1 : kNoRow, 0};
+  for (std::uint32_t f = 0; f < t.n_frames; ++f) frames[f] = {kFrameFree, kNoRow, 0, 0, 0, f + 1 < t.n_frames ? f + 1 : kNoRow, 0, 0};
   t.tier.free = 0;
   t.tier.free_count = t.n_frames;
   t.tier.leaving = kNoRow;
@@ -51,7 +54,7 @@ std::byte* TableCore::placed(std::uint32_t block) const {
 }
 
 void TableCore::free_frame(std::uint32_t f) {
-  frames_[f] = {kFrameFree, kNoRow, 0, 0, 0, t_.tier.free, 0};
+  frames_[f] = {kFrameFree, kNoRow, 0, 0, 0, t_.tier.free, 0, 0};
   t_.tier.free = f;
   ++t_.tier.free_count;
 }
@@ -62,7 +65,7 @@ bool TableCore::take_frame(std::uint32_t block) {
   if (f == kNoRow) return false;
   t_.tier.free = frames_[f].next;
   --t_.tier.free_count;
-  frames_[f] = {kFrameUsed, block, 0, 0, 0, kNoRow, 0};
+  frames_[f] = {kFrameUsed, block, 0, 0, 0, kNoRow, 0, 0};
   std::atomic_ref(heat_[block]).store(0, std::memory_order_relaxed);
   std::atomic_ref(places_[block]).store(f, std::memory_order_release);
   FAILPOINT(tier_given);
@@ -79,7 +82,7 @@ void TableCore::free_place(std::uint32_t block) {
 // Of a block that now lies on disk: readers that entered until now may still be copying from the frame.
 void TableCore::leave_frame(std::uint32_t f) {
   const std::uint64_t epoch = process_->segments().header().epoch.fetch_add(1, std::memory_order_acq_rel) & kEpochMask;
-  frames_[f] = {kFrameLeaving, kNoRow, 0, 0, epoch, t_.tier.leaving, 0};
+  frames_[f] = {kFrameLeaving, kNoRow, 0, 0, epoch, t_.tier.leaving, 0, 0};
   t_.tier.leaving = f;
   ++t_.tier.leaving_count;
 }
@@ -150,6 +153,54 @@ std::uint32_t TableCore::keep_in_place(std::uint32_t block) {
   return process_->pin(index_, block);
 }
 
+void TableCore::fail_disk() const {
+  fail(ErrorCode::disk, "rows of table '%s' cannot be reached on disk, file %s. What is in memory stays", t_.name, disk_->path().c_str());
+}
+
+std::shared_ptr<Staging> TableCore::copy_from_disk(std::uint32_t block) const {
+  Target target;
+  if (disk_->read(block, target.room(t_.block_bytes)) != 0) fail_disk();
+  return target.staging;
+}
+
+// --- restore
+
+void TableCore::lay_out(const std::vector<SavedBlock>& blocks) {
+  if (!tiered()) return;
+  IndexLock lock(*this);
+  std::uint32_t room = t_.n_frames > t_.tier.least_free ? t_.n_frames - t_.tier.least_free : 1;
+  const auto place = [&](const SavedBlock& block, bool in_memory) {
+    if (block.birth == 0 || block.block >= t_.n_blocks || places_[block.block] != kNowhere) return;
+    if (in_memory) {
+      if (!take_frame(block.block)) fail(ErrorCode::memory, "table '%s' has more half-filled blocks than memory has room for, %u", t_.name, t_.n_frames);
+      room -= room > 0;
+    } else {
+      if (const int error = disk_->write_message(block.block); error != 0) fail(ErrorCode::disk, "file %s cannot be written: %s", disk_->path().c_str(), strerror(error));
+      std::atomic_ref(places_[block.block]).store(kOnDisk, std::memory_order_release);
+    }
+  };
+  for (const SavedBlock& block : blocks) {
+    if (block.sealed == 0) place(block, true);  // new writers go on there
+  }
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) place(*block, room > 0);
+}
+
+Extent TableCore::extent(std::uint64_t offset, std::uint64_t bytes, std::uint64_t to, int data_fd) const {
+  if (!tiered()) return {offset, bytes, t_.data_offset + to, data_fd};
+  const auto block = static_cast<std::uint32_t>(to / t_.block_bytes);
+  if (bytes == 0 || block >= t_.n_blocks) return {offset, 0, 0, data_fd};
+  const std::uint64_t within = to % t_.block_bytes;
+  const std::uint32_t place = places_[block];
+  if (bytes > t_.block_bytes - within || place == kNowhere) fail(ErrorCode::damaged, "rows of table '%s' lie in no block of it", t_.name);
+  if (place == kOnDisk) return {offset, bytes, disk_->body_at(block) + within, disk_->fd()};
+  return {offset, bytes, t_.data_offset + place * t_.block_bytes + within, data_fd};
+}
+
+void TableCore::laid_out() {
+  if (!tiered()) return;
+  if (const int error = disk_->sync(); error != 0) fail(ErrorCode::disk, "file %s cannot be written: %s", disk_->path().c_str(), strerror(error));
+}
+
 // --- movers
 
 std::uint64_t TableCore::mean_heat() const {
@@ -182,6 +233,26 @@ std::vector<std::uint32_t> TableCore::demotable() const {
   std::vector<std::uint32_t> blocks;
   for (const Candidate& c : found) blocks.push_back(c.block);
   return blocks;
+}
+
+// None: this process has as many pins as it may.
+std::optional<std::uint32_t> TableCore::try_pin(std::uint32_t block) {
+  try {
+    return process_->pin(index_, block);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Numbers of the block are rewritten, under the lock: see Tier.
+void TableCore::note_rewritten(std::uint32_t block) {
+  const std::uint32_t place = places_[block];
+  if (place == kOnDisk) {
+    ++t_.tier.rewritten;
+  } else {
+    frames_[place].copied = 0;
+    frames_[place].rewritten = 1;
+  }
 }
 
 // Every kLookEvery rows from disk: do some blocks there earn a frame?
@@ -227,7 +298,10 @@ std::vector<TableCore::Move> TableCore::choose_moves() {
         tier.blocks_dropped.fetch_add(1, std::memory_order_relaxed);
         continue;
       }
-      moves.push_back({b, f, process_->pin(index_, b), blocks_[b].generation.load(std::memory_order_relaxed), true});
+      const std::optional<std::uint32_t> pin = try_pin(b);
+      if (!pin) break;
+      frames_[f].rewritten = 0;
+      moves.push_back({b, f, *pin, blocks_[b].generation.load(std::memory_order_relaxed), 0, true});
       FAILPOINT(tier_chosen);
     }
   }
@@ -241,12 +315,14 @@ std::vector<TableCore::Move> TableCore::choose_moves() {
       if (places_[b] == kOnDisk && heat > most && !moving && blocks_[b].state.load(std::memory_order_relaxed) == kOpen && !pinned(b, &pid)) best = b, most = heat;
     }
     if (best == kNoRow) break;
-    const std::uint32_t pin = process_->pin(index_, best), f = tier.free;
+    const std::optional<std::uint32_t> pin = try_pin(best);
+    if (!pin) break;
+    const std::uint32_t f = tier.free;
     tier.free = frames_[f].next;
     --tier.free_count;
-    frames_[f] = {kFrameTaken, best, process_->slot(), process_->claim(), 0, kNoRow, 1};
+    frames_[f] = {kFrameTaken, best, process_->slot(), process_->claim(), 0, kNoRow, 1, 0};
     FAILPOINT(tier_taken);
-    moves.push_back({best, f, pin, blocks_[best].generation.load(std::memory_order_relaxed), false});
+    moves.push_back({best, f, *pin, blocks_[best].generation.load(std::memory_order_relaxed), tier.rewritten, false});
   }
   return moves;
 }
@@ -267,19 +343,22 @@ int TableCore::carry_out(const std::vector<Move>& moves) {
 void TableCore::settle(const std::vector<Move>& moves, int error, std::uint64_t took_ns) {
   Tier& tier = t_.tier;
   const std::uint32_t forks = process_->forks();
-  {
+  const auto unpin = [&] {
+    for (const Move& move : moves) process_->unpin(move.pin, forks);
+  };
+  try {
     IndexLock lock(*this);
     for (const Move& move : moves) {
       const bool stays = blocks_[move.block].generation.load(std::memory_order_relaxed) == move.generation && blocks_[move.block].state.load(std::memory_order_relaxed) == kOpen;
       if (!move.to_disk) {
-        if (error == 0 && stays && places_[move.block] == kOnDisk) {
-          frames_[move.frame] = {kFrameUsed, move.block, 0, 0, 0, kNoRow, 1};
+        if (error == 0 && stays && places_[move.block] == kOnDisk && tier.rewritten == move.rewritten) {
+          frames_[move.frame] = {kFrameUsed, move.block, 0, 0, 0, kNoRow, 1, 0};
           std::atomic_ref(places_[move.block]).store(move.frame, std::memory_order_release);
           tier.blocks_promoted.fetch_add(1, std::memory_order_relaxed);
         } else {
           free_frame(move.frame);
         }
-      } else if (error == 0 && stays && places_[move.block] == move.frame) {
+      } else if (error == 0 && stays && places_[move.block] == move.frame && frames_[move.frame].rewritten == 0) {
         std::atomic_ref(places_[move.block]).store(kOnDisk, std::memory_order_release);
         FAILPOINT(tier_placed);
         leave_frame(move.frame);
@@ -290,8 +369,11 @@ void TableCore::settle(const std::vector<Move>& moves, int error, std::uint64_t 
     tier.error.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);
     if (error != 0) tier.failures.fetch_add(1, std::memory_order_release);
     tier.write_ns.fetch_add(took_ns, std::memory_order_relaxed);
+  } catch (const Error&) {  // somebody is stopped with the lock: the blocks stay where they are
+    unpin();
+    throw;
   }
-  for (const Move& move : moves) process_->unpin(move.pin, forks);
+  unpin();
   announce(t_.space_waiting, t_.space_signal);
 }
 

@@ -378,3 +378,30 @@ def test_offline_batches_have_categories_of_all_files(tmp_path: Path, window: An
     assert len(words[0]) == 40
     assert sorted(words[0], key=str) == sorted(words[1], key=str)
     assert {word for action, word in words[0] if action == 18} == {"task 18", "task 19"}
+
+
+def test_a_batch_travels_as_a_copy() -> None:
+    of = Schema(
+        (*SCHEMA.columns, Column("tokens", "int32", (None,), mean_length=2), Column("text", "string", mean_length=3))
+    )
+    with fresh_store() as store:
+        table = store.create_table("t", of, 100)
+        table.extend({**ROWS, "tokens": [[1], [], [2, 3], [4]], "text": ["a", "", "é", "b"]})
+        batch = table.sample(16)
+        again = pickle.loads(pickle.dumps(batch))
+        for name in batch.names:
+            same = list(again[name]) if name == "text" else [np.asarray(row).tolist() for row in again[name]]
+            assert same == (list(batch[name]) if name == "text" else [np.asarray(row).tolist() for row in batch[name]])
+        assert (again.keys == batch.keys).all()
+        assert (again.probabilities == batch.probabilities).all()
+        assert (again.weights == batch.weights).all()
+        assert again.decode("env").tolist() == batch.decode("env").tolist()
+        assert again.to_arrow().equals(batch.to_arrow())
+        assert again.torch()["tokens"].tolist() == batch.torch()["tokens"].tolist()
+        again["x"][:] = -1
+        assert (batch["x"] >= 0).all()
+        queue = queue_in(store, 10)
+        queue.extend({"x": [1]})
+        delivered = queue.sample(1)
+        with pytest.raises(conduit.ConfigError, match="leased to this process"):
+            pickle.dumps(delivered)

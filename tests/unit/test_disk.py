@@ -6,12 +6,14 @@ import os
 import pickle
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from conduit import ConfigError, Disk, DiskError, Store, inspection, removers, samplers, windows
+from conduit import Column, ConfigError, Disk, DiskError, Schema, Store, Table, inspection, removers, samplers, windows
+from conduit.checkpoints import Changes
 from conduit_store import disk as files
 from tests import disk_support as support
 from tests.disk_support import EPISODIC, SCHEMA, check, columns, create, fill, settled, tier
@@ -236,7 +238,7 @@ def test_a_file_that_is_cut_off_is_an_error_and_not_the_end(tmp_path: Path) -> N
         length = path.stat().st_size
         with table.loader(64, prefetch=2) as loader:
             os.truncate(path, 8192)
-            with pytest.raises(DiskError, match=r"cannot be read from disk.*blocks\.arrow"):
+            with pytest.raises(DiskError, match=r"cannot be reached on disk.*blocks\.arrow"):
                 table.sample(2_000)
             with pytest.raises(DiskError):
                 _ = [next(loader) for _ in range(50)]
@@ -310,3 +312,121 @@ _held: list[Store] = []
 
 def test_support_rows_are_what_they_say() -> None:
     assert support.columns(5, 2)["x"].tolist() == [5, 6]
+
+
+def test_mutable_numbers_change_wherever_their_row_lies(tmp_path: Path) -> None:
+    schema = Schema((*SCHEMA.columns, Column("reward", np.dtype("f4"), mutable=True)))
+    with fresh_store() as store:
+        table = store.create_table("t", schema, 4_000, max_writers=2, disk=Disk(tmp_path, "200KB"))
+        want: dict[int, float] = {}
+        keys = {}
+        chance = np.random.default_rng(1)
+        for at in range(0, 6_000, 100):
+            x = columns(at, 100)
+            put = table.extend({**x, "reward": np.zeros(100, np.float32)}, return_keys=True)
+            keys |= dict(zip(x["x"].tolist(), put.tolist(), strict=True))
+            want |= dict.fromkeys(x["x"].tolist(), 0.0)
+            chosen = chance.choice(sorted(keys), 200)
+            values = chance.random(200).astype(np.float32)
+            result = table.update(np.asarray([keys[i] for i in chosen], np.uint64), reward=values)
+            assert result.applied + result.stale == 200
+            want |= dict(zip(chosen.tolist(), values.tolist(), strict=True))
+            batch = table.sample(128)
+            check(batch)
+            assert batch["reward"].tolist() == [want[i] for i in batch["x"].tolist()]
+        settled(table)
+        assert tier(table)["blocks_on_disk"] > tier(table)["frames"]
+        for block in table.blocks():
+            rows = block.to_arrow()
+            assert rows.column("reward").to_pylist() == [want[i] for i in rows.column("x").to_pylist()]
+        table.verify()
+
+
+def _content(table: Table) -> dict[str, list[Any]]:
+    batch = table.rows(np.concatenate([block.keys for block in table.blocks()]))
+    check(batch)
+    return {name: np.asarray(batch[name]).tolist() for name in ("x", "done")}
+
+
+def _draws(table: Table, n: int) -> list[list[int]]:
+    return [table.sample(64, stream=5).keys.tolist() for _ in range(n)]
+
+
+def test_a_checkpoint_has_the_rows_on_disk_too_and_a_restore_puts_them_there(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    with fresh_store() as store:
+        table = create(store, tmp_path / "rows", sampler=samplers.Prioritized(0.5, 0.4))
+        fill(table, 6_030, step=30)
+        settled(table)
+        batch = table.sample(64, stream=5)
+        table.update_priorities(batch.keys, np.linspace(0.1, 3.0, 64))
+        store.checkpoint(tmp_path / "saved")
+        want, follows = _content(table), _draws(table, 5)
+        with Store.restore(tmp_path / "saved", f"{store.name}-again") as again:
+            restored = again.table("t")
+            restored.verify()
+            assert tier(restored)["blocks_on_disk"] > tier(restored)["frames"] / 2
+            assert _content(restored) == want
+            assert _draws(restored, 5) == follows
+            fill(restored, 3_000, 6_030)
+            settled(restored)
+            restored.verify()
+            assert max(_content(restored)["x"]) == 9_029
+            again.checkpoint(tmp_path / "saved")
+        with Store.restore(tmp_path / "saved", f"{store.name}-third") as third:
+            assert min(_content(third.table("t"))["x"]) >= 5_000
+
+
+@pytest.mark.parametrize("change", ["smaller", "elsewhere", "memory", "disk"])
+def test_a_restore_into_another_shape(tmp_path: Path, change: str) -> None:
+    for folder in ("rows", "other"):
+        (tmp_path / folder).mkdir()
+    changes = {
+        "smaller": Changes(max_size=2_500),
+        "elsewhere": Changes(disk=Disk(tmp_path / "other", "300KB")),
+        "memory": Changes(disk=False),
+        "disk": Changes(disk=Disk(tmp_path / "rows", "150KB")),
+    }
+    with fresh_store() as store:
+        if change == "disk":
+            table = store.create_table("t", SCHEMA, 4_000, max_writers=2)
+        else:
+            table = create(store, tmp_path / "rows")
+        fill(table, 6_000)
+        store.checkpoint(tmp_path / "saved")
+        want = _content(table)
+        with Store.restore(tmp_path / "saved", f"{store.name}-again", tables={"t": changes[change]}) as again:
+            restored = again.table("t")
+            restored.verify()
+            n = 2_500 if change == "smaller" else 4_000
+            assert _content(restored)["x"] == want["x"][-n:]
+            assert restored.spec.tiered == (change != "memory")
+            fill(restored, 1_000, 6_000)
+            check(restored.sample(256))
+            restored.verify()
+
+
+def test_checkpoints_while_blocks_move(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    with fresh_store() as store, worker() as other:
+        table = create(store, tmp_path / "rows")
+        fill(table, 4_000)
+        other.start(_extend_and_check, store.name, 10_000)
+        for _ in range(5):
+            store.checkpoint(tmp_path / "saved")
+        other.result()
+        with Store.restore(tmp_path / "saved", f"{store.name}-again") as again:
+            again.table("t").verify()
+            assert len(_content(again.table("t"))["x"]) == 4_000
+
+
+def test_a_restore_where_the_folder_is_not(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    with fresh_store() as store:
+        fill(create(store, tmp_path / "rows"), 1_000)
+        store.checkpoint(tmp_path / "saved")
+    (tmp_path / "rows").rmdir()
+    with pytest.raises(DiskError, match="rows"):
+        Store.restore(tmp_path / "saved")
+    with Store.restore(tmp_path / "saved", tables={"t": Changes(disk=False)}) as store:
+        assert len(store.table("t")) == 1_000

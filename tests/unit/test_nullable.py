@@ -15,6 +15,7 @@ import conduit.offline
 from conduit import Column, Schema, samplers, windows
 from conduit.checkpoints import Changes
 from tests.checkpoint_support import restored
+from tests.disk_support import settled, tier
 from tests.exchange_support import STEPS, steps_table
 from tests.queue_support import queue_in
 from tests.store_support import fresh_store, schema
@@ -399,3 +400,34 @@ def test_lists_of_choices_are_of_columns_with_values() -> None:
             table.extend({name: values for name, values in columns(3).items() if name != "goal"})
         with pytest.raises(conduit.UnknownColumn, match="x:valid"):
             table.extend({**columns(3), "x:valid": [True] * 3})
+
+
+def test_rows_on_disk_keep_nulls_and_categories(tmp_path: Path) -> None:
+    of = Schema(
+        (
+            Column("x", "int64"), Column("goal", "float32", (30,), nullable=True),
+            Column("env", "category", nullable=True), Column("late", "float32", nullable=True, mutable=True),
+        )
+    )  # fmt: skip
+    with fresh_store() as store:
+        table = store.create_table("t", of, 2_000, max_writers=1, disk=conduit.Disk(tmp_path, "80KB"))
+        for first in range(0, 3_000, 100):
+            x = range(first, first + 100)
+            goals = [None if i % 3 == 0 else np.full(30, i, np.float32) for i in x]
+            envs = [None if i % 5 == 0 else f"env {i // 500}" for i in x]
+            table.extend({"x": list(x), "goal": goals, "env": envs, "late": [None] * 100})
+        settled(table)
+        assert tier(table)["blocks_on_disk"] > 0
+        for _ in range(20):
+            batch = table.sample(100)
+            x = batch["x"]
+            assert (batch.valid["goal"] == (x % 3 != 0)).all()
+            assert (batch["goal"] == np.where(x % 3 != 0, x, 0)[:, None]).all()
+            assert batch.decode("env").tolist() == [None if i % 5 == 0 else f"env {i // 500}" for i in x.tolist()]
+            table.update(batch.keys, late=x.astype(np.float32))
+            again = table.rows(batch.keys)
+            assert again.valid["late"].all()
+            assert (again["late"] == x).all()
+        batch = table.sample(500)
+        assert (batch["late"] == np.where(batch.valid["late"], batch["x"], 0)).all()
+        table.verify()

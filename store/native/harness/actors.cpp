@@ -25,7 +25,7 @@ Stage::Stage(const TableShape& table_shape, std::uint64_t run_seed)
   index = world.create(*process, spec);
   if (spec.n_frames < spec.n_blocks) {
     const std::byte mark{1};
-    disk = std::make_shared<DiskFile>(memfd_create("harness-disk", MFD_CLOEXEC), "no name", std::vector{mark}, std::vector<std::byte>(64, mark), spec.block_bytes, spec.n_blocks);
+    disk = std::make_shared<DiskFile>(memfd_create("harness-disk", MFD_CLOEXEC), "no name", std::vector{mark}, std::vector<std::byte>(64, mark), spec.block_bytes, spec.n_blocks, false);
   }
   creator = open(process);
 }
