@@ -2,7 +2,8 @@
 
 - how long appends and samples take while nobody saves and while a checkpoint is being taken: 4 writers, 2 learners
   (each a process), a prioritized table that is full;
-- how fast a full checkpoint is written and restored, beside `cp -r` of the same files and the sync that follows;
+- how fast a full checkpoint is written and restored, beside `cp -r` of the same files, without and with the sync that
+  follows, from the disk and from the page cache;
 - how long an incremental one takes.
 
 The folder decides what is measured: give one on the disk that is meant.
@@ -77,28 +78,50 @@ def speeds(store: conduit.Store, folder: Path, parent: Path, again: str) -> dict
     began = time.monotonic()
     info = store.checkpoint(folder)
     written = time.monotonic() - began
-    copy = parent / "copied"
+    gb = info.bytes / 1e9
+    found = {"GB": round(gb, 3), "checkpoint_GBps": round(gb / written, 3)}
+    # Of files that are not in the page cache, then of files that are.
+    for where in ("disk", "cache"):
+        copied, synced = copy_of(folder, parent / "copied", cold=where == "disk")
+        restored = timed_restore(folder, again, cold=where == "disk")
+        found[f"cp_from_{where}_GBps"] = round(gb / copied, 3)
+        found[f"cp_and_sync_from_{where}_GBps"] = round(gb / synced, 3)
+        found[f"restore_from_{where}_GBps"] = round(gb / restored, 3)
+    began = time.monotonic()
+    checkpoints.verify(folder)
+    found["verify_GBps"] = round(gb / (time.monotonic() - began), 3)
+    began = time.monotonic()
+    small = store.checkpoint(folder)
+    found["incremental_s"] = round(time.monotonic() - began, 3)
+    found["incremental_GB"] = round(small.written / 1e9, 3)
+    return found
+
+
+def copy_of(folder: Path, copy: Path, *, cold: bool) -> tuple[float, float]:
+    """Return how long `cp -r` takes, and with the sync after it."""
+    forget(folder, cold)
     began = time.monotonic()
     subprocess.run(["cp", "-r", folder, copy], check=True)
     copied = time.monotonic() - began
     os.sync()
     synced = time.monotonic() - began
     shutil.rmtree(copy)
+    return copied, synced
+
+
+def timed_restore(folder: Path, name: str, *, cold: bool) -> float:
+    forget(folder, cold)
     began = time.monotonic()
-    with conduit.Store.restore(folder, again):
-        restored = time.monotonic() - began
-    began = time.monotonic()
-    checkpoints.verify(folder)
-    verified = time.monotonic() - began
-    began = time.monotonic()
-    small = store.checkpoint(folder)
-    gb = info.bytes / 1e9
-    return {
-        "GB": round(gb, 3), "checkpoint_GBps": round(gb / written, 3), "cp_GBps": round(gb / copied, 3),
-        "cp_and_sync_GBps": round(gb / synced, 3), "restore_GBps": round(gb / restored, 3),
-        "verify_GBps": round(gb / verified, 3), "incremental_s": round(time.monotonic() - began, 3),
-        "incremental_GB": round(small.written / 1e9, 3),
-    }  # fmt: skip
+    with conduit.Store.restore(folder, name):
+        return time.monotonic() - began
+
+
+def forget(folder: Path, cold: bool) -> None:
+    """Take files out of the page cache."""
+    for path in folder.iterdir() if cold else ():
+        fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
 
 
 def pauses(

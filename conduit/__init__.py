@@ -11,7 +11,7 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
     samplers, windows, limiters, removers  settings       spec.py     all of them together, as stored
     schedules.py settings that change with time           disk.py     rows beyond what memory holds
     views.py     windows by name                          agents/     several agents in one environment
-    exchange/    rows to and from files of others
+    exchange/    rows to and from files of others                 torchrl/    a replay buffer in TorchRL's shape
 """
 
 import typing
@@ -45,6 +45,7 @@ from conduit_store.errors import (
     CheckpointBusy,
     CheckpointDamaged,
     CheckpointError,
+    CheckpointLapsed,
     CheckpointNotFound,
     ConduitError,
     ConfigError,
@@ -89,9 +90,10 @@ __all__ = [
     "StoreMetrics", "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "WriterMetrics", "agents",
     "balance", "limiters", "removers", "samplers", "schedules", "windows", "AppendTimeout", "AttachRefused",
     "AttachTimeout", "CapacityError", "CheckpointBusy", "CheckpointDamaged", "CheckpointError",
-    "CheckpointNotFound", "ConduitError", "ConfigError", "DiskError", "DtypeMismatch", "EpisodeError",
-    "ExchangeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn", "MissingExtra",
-    "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout", "SchemaError",
+    "CheckpointLapsed", "CheckpointNotFound", "ConduitError", "ConfigError", "DiskError", "DtypeMismatch",
+    "EpisodeError", "ExchangeError", "ForkedHandle", "LayoutMismatch", "LeaseExpired", "LockTimeout", "MissingColumn",
+    "MissingExtra", "NameTaken", "OutOfHostMemory", "PriorityError", "QueueEnded", "ReadOnlyStore", "SampleTimeout",
+    "SchemaError",
     "ShapeMismatch", "SourceNotFound", "StaleKey", "StalePolicy", "StoreClosed", "StoreNotFound", "UnknownColumn",
     "UnknownTable", "UnknownWindow", "UnsupportedPlatform", "ValueOutOfRange", "WaitTimeout",
 ]  # fmt: skip

@@ -181,7 +181,7 @@ def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, don
     name, stopped = spec.name, writer.stopped
     if stopped in (limiting.STOPPED_BY_LIMITER, limiting.STOPPED_FOR_EVER):
         return limiting.append_stopped(spec.limiter, name, timeout, done, n, stopped, writer.limiter)
-    pinned, read, written, in_memory, pid = writer.holders
+    pinned, read, written, saved, in_memory, pid = writer.holders
     layout = spec.block_layout()
     nbytes = layout.data_bytes
     if in_memory and spec.disk is not None:
@@ -197,6 +197,7 @@ def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, don
             (pinned, "pinned by zero-copy views"),
             (read, "still being copied by readers"),
             (written, "in the hands of idle or stopped writers"),
+            (saved, "held by a checkpoint that has yet to write them"),
         )
         if count
     )

@@ -191,7 +191,9 @@ class Store(Closing):
 
         Raises:
             CheckpointError: the folder cannot be written, or is full. CheckpointBusy: another checkpoint of this store
-            is being taken, by any process, or one into this folder. ReadOnlyStore, StoreClosed: this attach cannot.
+            is being taken, by any process, or one into this folder. CheckpointLapsed: this process was stopped, or the
+            disk stood still, for two seconds while writers waited for blocks. ReadOnlyStore, StoreClosed: this attach
+            cannot.
             UnknownTable: says which there are.
 
         Example:

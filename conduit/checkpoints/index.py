@@ -17,12 +17,11 @@ from conduit_store.arrays import Array
 from conduit_store.errors import CheckpointDamaged
 from conduit_store.schema import Schema
 
-__all__ = ["BLOCK", "NUMBERS", "SLOT_BITS", "Runs", "are_keys_of", "keys_of", "places_of", "row_columns", "runs_of"]
+__all__ = ["BLOCK", "NUMBERS", "SLOT_BITS", "KeyOrder", "Runs", "keys_of", "places_of", "row_columns", "runs_of"]
 
 SLOT_BITS = 28
 NUMBERS = "column:"  # mutable columns by their names; in the files of rows they may be older
 _MANY_ROWS = 64  # of a block, from which on it pays to look at blocks one by one
-_MANY_KEYS = 1 << 16  # that fit in a cache
 # One block, as the core has it (cut.hpp, SavedBlock): rows [first, count) are in; birth 0: it is free.
 BLOCK = np.dtype(
     [("block", "u4"), ("first", "u4"), ("count", "u4"), ("sealed", "u4"), ("generation", "u8"), ("birth", "u8"),
@@ -64,22 +63,24 @@ def keys_of(blocks: Array, rows_per_block: int) -> Array:
     return keys
 
 
-def are_keys_of(keys: Array, blocks: Array, rows_per_block: int) -> bool:
-    """Whether `keys` are `keys_of(blocks, rows_per_block)`, without making all of these at once."""
-    counts, _ = _first_keys(blocks, rows_per_block)
-    if len(keys) != int(counts.sum()):
-        return False
-    at = start = 0
-    while start < len(blocks):
-        stop = start + 1
-        n = int(counts[start])
-        while stop < len(blocks) and n < _MANY_KEYS:
-            n += int(counts[stop])
-            stop += 1
-        if not np.array_equal(keys[at : at + n], keys_of(blocks[start:stop], rows_per_block)):
-            return False
-        at, start = at + n, stop
-    return True
+class KeyOrder:
+    """Keys of the rows of some blocks, a piece at a time."""
+
+    def __init__(self, blocks: Array, rows_per_block: int) -> None:
+        self._blocks = blocks
+        self._per_block = rows_per_block
+        counts, _ = _first_keys(blocks, rows_per_block)
+        self._starts = np.concatenate([[0], np.cumsum(counts)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def keys(self, start: int, stop: int) -> Array:
+        """Keys of rows [start, stop): uint64, as many as there are."""
+        first, last = np.searchsorted(self._starts, [start, stop], side="right") - 1
+        some = self._blocks[int(first) : int(last) + 1]
+        before = start - int(self._starts[first])
+        return keys_of(some, self._per_block)[before : before + stop - start]
 
 
 def _first_keys(blocks: Array, rows_per_block: int) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,21 +30,36 @@ def load(folder: Path, part: Part, room: Array | None = None) -> Array:
     return memory
 
 
-def load_columns(folder: Path, part: Part, kinds: dict[str, np.dtype[Any]]) -> dict[str, Array]:
-    """Return the columns of a file of numbers, all batches together: (rows,) each."""
+def load_columns(
+    folder: Path, part: Part, kinds: dict[str, np.dtype[Any]], look: Callable[[int, Array], None] | None = None
+) -> dict[str, Array]:
+    """Return the columns of a file of numbers, all batches together: (rows,) each.
+
+    `look(row, values)` is called with the first column of each batch, whose first row is number `row`; that column is
+    then not returned.
+    """
     with _file(folder, part) as fd:
         for batch in part.batches:
             _check_widths(part, batch.buffers, [dtype.itemsize * batch.rows for dtype in kinds.values()])
         columns = {name: np.empty(part.rows, dtype) for name, dtype in kinds.items()}
+        first = next(iter(kinds))
+        if look is not None:
+            columns[first] = np.empty(max((batch.rows for batch in part.batches), default=0), kinds[first])
         at = row = crc = 0
         for batch in part.batches:
-            for column, (offset, length) in zip(columns.values(), batch.buffers, strict=True):
+            for number, (column, (offset, length)) in enumerate(zip(columns.values(), batch.buffers, strict=True)):
+                begin = 0 if look is not None and number == 0 else row
+                values = column[begin : begin + batch.rows]
                 crc = _read(fd, np.empty(offset - at, np.uint8), at, crc, part)
-                crc = _read(fd, column[row : row + batch.rows].view(np.uint8), offset, crc, part)
+                crc = _read(fd, values.view(np.uint8), offset, crc, part)
                 at = offset + length
+                if look is not None and number == 0:
+                    look(row, values)
             row += batch.rows
         crc = _read(fd, np.empty(part.bytes - at, np.uint8), at, crc, part)
         _check_sum(folder, part, crc)
+    if look is not None:
+        del columns[first]
     return columns
 
 

@@ -7,7 +7,6 @@ columns are known without a parser, and reading them back needs none.
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,43 +33,41 @@ KEYS = "keys"  # tables have no column of that name
 class Disk:
     """Where files of one checkpoint are written: knows how many bytes, and which to take away if it fails.
 
-    What has been written is brought to the disk by a thread while more is written.
+    The core copies and sums what it is given; threads of its own bring it to the disk while more is written.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.written = 0
         self._made: list[Path] = []
-        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="conduit-checkpoint")
-        self._synced: list[Future[None]] = []
+        self._writer = native.DiskWriter()
 
     def open(self, name: str) -> int:
+        """Begin a file; returns its number."""
         path = self.folder / name
         self._made.append(path)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        return self._writer.open(fd, str(path))
 
-    def close(self, fd: int) -> None:
-        """Take over a file that is whole."""
-        self._synced.append(self._syncing.submit(_sync, fd))
+    def write(self, file: int, data: memoryview) -> None:
+        """Write on. Raises OSError of whichever file; so do the others."""
+        self._writer.write(file, data)
+        self.written += data.nbytes
+
+    def close(self, file: int) -> int:
+        """A file is whole; returns its CRC-32C."""
+        return self._writer.close(file)
 
     def finish(self) -> None:
-        """Wait until all lies on the disk. Raises OSError of any file."""
-        for future in self._synced:
-            future.result()
-        self._syncing.shutdown()
+        """Wait until all that is whole lies on the disk."""
+        self._writer.finish()
+        self._writer.stop()
 
     def undo(self) -> None:
         """Take away everything that was written."""
-        self._syncing.shutdown(wait=True)
+        self._writer.stop()
         for path in self._made:
             path.unlink(missing_ok=True)
-
-
-def _sync(fd: int) -> None:
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class _Sink:
@@ -80,22 +77,17 @@ class _Sink:
 
     def __init__(self, disk: Disk, name: str) -> None:
         self._disk = disk
-        self.fd = disk.open(name)
+        self.file = disk.open(name)
         self.at = 0
-        self.crc = 0
         self.buffers: list[tuple[int, int]] = []
 
     def write(self, data: Any) -> int:
-        if isinstance(data, pa.Buffer):
-            self.buffers.append((self.at, data.size))
         view = memoryview(data).cast("B")
-        self.crc = native.crc32c(view, self.crc)
-        size = len(view)
-        while view:
-            view = view[os.write(self.fd, view) :]
-        self.at += size
-        self._disk.written += size
-        return size
+        if isinstance(data, pa.Buffer):
+            self.buffers.append((self.at, view.nbytes))
+        self._disk.write(self.file, view)
+        self.at += view.nbytes
+        return view.nbytes
 
     def flush(self) -> None:
         pass
@@ -113,7 +105,6 @@ class PartFile:
         self._sink = _Sink(disk, name)
         self._writer = pa.ipc.new_file(self._sink, schema)
         self._batches: list[Batch] = []
-        self._open = True
 
     @property
     def bytes(self) -> int:
@@ -135,15 +126,7 @@ class PartFile:
 
     def close(self) -> Part:
         self._writer.close()
-        self._open = False
-        self._disk.close(self._sink.fd)
-        return Part(self._name, self._sink.at, self._sink.crc, tuple(self._batches))
-
-    def abandon(self) -> None:
-        """After a failure: let go of the descriptor."""
-        if self._open:
-            self._open = False
-            os.close(self._sink.fd)
+        return Part(self._name, self._sink.at, self._disk.close(self._sink.file), tuple(self._batches))
 
 
 def _element_bytes(column: pa.Array) -> int | None:
@@ -170,9 +153,6 @@ class ColumnFile:
 
     def close(self) -> Part:
         return self._file.close()
-
-    def abandon(self) -> None:
-        self._file.abandon()
 
 
 def keyed_schema(schema: Schema) -> pa.Schema:

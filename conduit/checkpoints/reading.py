@@ -10,31 +10,34 @@ from pathlib import Path
 import numpy as np
 
 from conduit.checkpoints import manifest as manifests
-from conduit.checkpoints.index import BLOCK, SLOT_BITS, Runs, are_keys_of, row_columns, runs_of
+from conduit.checkpoints.index import BLOCK, SLOT_BITS, KeyOrder, Runs, keys_of, row_columns, runs_of
 from conduit.checkpoints.loading import load, load_columns, values_of
 from conduit.checkpoints.manifest import Manifest, Part, TableRecord
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.errors import CheckpointDamaged, ConduitError
 
-__all__ = ["SavedTable", "read_tables", "verify"]
+__all__ = ["SavedTable", "read_rows", "read_tables", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
 class SavedTable:
-    """A table of a checkpoint, its rows' own columns aside.
+    """A table of a checkpoint, without its rows: `read_rows` reads what is saved of them.
 
-    `blocks`: BLOCK (n_blocks,), open ones in eviction order, then the others as they will be given out. `rows`: what
-    is saved of each row, by name, in the order of the blocks; `keys` likewise. `runs`: which rows each part has.
+    `blocks`: BLOCK (n_blocks,), open ones in eviction order, then the others as they will be given out. `runs`: which
+    rows each part has.
     """
 
     folder: Path
     spec: TableSpec
     record: TableRecord
     blocks: Array
-    keys: Array
-    rows: dict[str, Array]
     runs: tuple[Runs, ...]
+
+    @property
+    def keys(self) -> Array:
+        """Keys of its rows, in the order of the blocks: uint64 (rows,)."""
+        return keys_of(self.blocks[self.blocks["count"] > self.blocks["first"]], self.rows_per_block)
 
     @property
     def rows_per_block(self) -> int:
@@ -43,7 +46,7 @@ class SavedTable:
 
 
 def read_tables(folder: Path, manifest: Manifest) -> list[SavedTable]:
-    """Return all tables, their index read and held against the checksums and against itself.
+    """Return all tables, which rows they have held against the checksums and against themselves.
 
     Raises:
         CheckpointDamaged: names the file, or the table and what of it cannot be.
@@ -71,6 +74,7 @@ def verify(path: str | os.PathLike[str], number: int | None = None) -> Manifest:
 
 def _verify(folder: Path, manifest: Manifest) -> None:
     for table in read_tables(folder, manifest):
+        read_rows(table)
         # one piece of memory for all files: new pages would cost more than reading does
         memory = np.empty(max((part.bytes for part in table.record.parts), default=0), np.uint8)
         for part in table.record.parts:
@@ -114,23 +118,40 @@ def _read_table(folder: Path, record: TableRecord) -> SavedTable:
             f"table {spec.name!r} of the checkpoint has {record.n_blocks} blocks of {record.rows_per_block} rows"
         )
     blocks = _read_blocks(folder, record)
+    runs = tuple(_runs(folder, part) for part in record.parts)
+    table = SavedTable(folder, spec, record, blocks, runs)
+    for part in record.parts:
+        _check_columns(table, part)
+    _check_covered(table)
+    return table
+
+
+def read_rows(table: SavedTable) -> dict[str, Array]:
+    """Return what is saved of each row beside its columns, by name, in the order of the blocks: (rows,) each.
+
+    Raises:
+        CheckpointDamaged: names the file, or what it says that cannot be.
+    """
+    spec, record = table.spec, table.record
     names = ("keys", *record.columns)
     kinds = {"keys": np.dtype("u8"), **{name: dtype for name, (_, _, dtype) in row_columns(spec).items()}}
     unknown = [name for name in record.columns if name not in kinds]
     if unknown or len(set(names)) != len(names):
         raise CheckpointDamaged(f"{record.index.file} says {', '.join(unknown)} of each row, which is not known here")
-    columns = load_columns(folder, record.index, {name: kinds[name] for name in names})
-    keys = columns.pop("keys")
-    of_rows = blocks[blocks["count"] > blocks["first"]]
-    if len(keys) != record.rows or not are_keys_of(keys, of_rows, record.rows_per_block):
-        raise CheckpointDamaged(f"{record.index.file} is of other rows than {record.blocks.file}: {len(keys):,}")
-    _check_rows(spec, columns)
-    runs = tuple(_runs(folder, part) for part in record.parts)
-    table = SavedTable(folder, spec, record, blocks, keys, columns, runs)
-    for part in record.parts:
-        _check_columns(table, part)
-    _check_covered(table)
-    return table
+    order = KeyOrder(table.blocks[table.blocks["count"] > table.blocks["first"]], record.rows_per_block)
+    if not len(order) == record.rows == record.index.rows:
+        raise CheckpointDamaged(
+            f"{record.index.file} has {record.index.rows:,} rows, {record.blocks.file} {len(order):,}, and the "
+            f"manifest says {record.rows:,}"
+        )
+
+    def check(first: int, keys: Array) -> None:
+        if not np.array_equal(keys, order.keys(first, first + len(keys))):
+            raise CheckpointDamaged(f"{record.index.file} is of other rows than {record.blocks.file}")
+
+    rows = load_columns(table.folder, record.index, {name: kinds[name] for name in names}, check)
+    _check_rows(spec, rows)
+    return rows
 
 
 def _runs(folder: Path, part: Part) -> Runs:

@@ -158,10 +158,10 @@ class Shape:
         CheckpointError: a queue with more rows that are not acknowledged than it is to hold.
     """
 
-    def __init__(self, saved: SavedTable, spec: TableSpec) -> None:
+    def __init__(self, saved: SavedTable, rows: dict[str, Array], spec: TableSpec) -> None:
         layout = spec.block_layout()
-        rows = saved.rows
-        n = len(saved.keys)
+        keys = saved.keys
+        n = len(keys)
         steps = (rows["flags"] & _FINAL) == 0
         if "times_sampled" in rows:
             steps &= (rows["times_sampled"] & np.uint32(_USED_UP)) == 0
@@ -181,7 +181,7 @@ class Shape:
                 f"and is to hold {spec.max_size:,}: nothing of a queue is dropped. Give it a larger max_size"
             )
         self.keep = keep
-        self._old_slots = (saved.keys & np.uint64((1 << 28) - 1)).astype(np.int64)
+        self._old_slots = (keys & np.uint64((1 << 28) - 1)).astype(np.int64)
         self.new_slot = np.full(saved.record.n_blocks * saved.rows_per_block, -1, np.int64)
         self.new_slot[self._old_slots[keep]] = np.arange(len(keep))
         self.blocks = self._blocks(saved, layout.rows, layout.blocks)

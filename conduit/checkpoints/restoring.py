@@ -15,7 +15,7 @@ from conduit.checkpoints import manifest as manifests
 from conduit.checkpoints.index import NUMBERS, SLOT_BITS, Runs, places_of, row_columns
 from conduit.checkpoints.loading import load, read_into, values_of
 from conduit.checkpoints.manifest import Batch, Manifest, Part
-from conduit.checkpoints.reading import SavedTable, read_tables
+from conduit.checkpoints.reading import SavedTable, read_rows, read_tables
 from conduit.checkpoints.reshaping import Changes, Shape, changed_spec, changed_state, default_rows, same_shape
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
@@ -91,25 +91,25 @@ def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Ch
     """Make the table; yields the bytes of each file that has been read."""
     table = store._create(spec, exist_ok=False, populate=False)
     state = changed_state(saved, spec, changes)
-    if same_shape(saved, spec):
-        shape = None
-        blocks, rows = saved.blocks, saved.rows
-        if spec.schema.ragged:  # their elements lie close together: no writer goes on in such a block
-            blocks = blocks.copy()
-            blocks["sealed"] = blocks["birth"] > 0
-    else:
-        shape = Shape(saved, spec)
-        blocks, rows, state = shape.blocks, shape.rows, shape.state(state)
-    if spec.tiered:
-        table._native.lay_out(np.ascontiguousarray(blocks).tobytes())
+    files = list(zip(saved.record.parts, saved.runs, strict=True))
+    blocks, shape = saved.blocks, None
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="conduit-restore") as pool:
-        files = list(zip(saved.record.parts, saved.runs, strict=True))
-        if shape is None and not spec.slots:
-            reads = [pool.submit(_in_place, table, saved, part, runs) for part, runs in files]
-        else:
-            reads = [pool.submit(_one_by_one, table, saved, part, runs, shape, changes) for part, runs in files]
-        n = len(saved.keys) if shape is None else len(shape.keep)
         try:
+            in_place = same_shape(saved, spec) and not spec.slots
+            if in_place:
+                table._native.lay_out(np.ascontiguousarray(blocks).tobytes())
+            reads = [pool.submit(_in_place, table, saved, part, runs) for part, runs in files] if in_place else []
+            rows = read_rows(saved)  # while files are being read
+            if not same_shape(saved, spec):
+                shape = Shape(saved, rows, spec)
+                blocks, rows, state = shape.blocks, shape.rows, shape.state(state)
+            elif spec.schema.ragged:  # their elements lie close together: no writer goes on in such a block
+                blocks = blocks.copy()
+                blocks["sealed"] = blocks["birth"] > 0
+            if not in_place:
+                table._native.lay_out(np.ascontiguousarray(blocks).tobytes())
+                reads = [pool.submit(_one_by_one, table, saved, part, runs, shape, changes) for part, runs in files]
+            n = saved.record.rows if shape is None else len(shape.keep)
             # While rows are being read; but the core looks at where each row ends, and blocks that lie in memory may
             # be moved to disk as soon as it knows of them.
             late = bool(spec.schema.ragged) or spec.tiered
@@ -130,6 +130,8 @@ def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Ch
 
 def _put_numbers(table: Table, saved: SavedTable, rows: dict[str, Array], shape: Shape | None) -> None:
     """Mutable columns as they were at the cut: what the files of rows have of them may be older, or newer."""
+    if not any(name.startswith(NUMBERS) for name in rows):
+        return
     slots = saved.keys & np.uint64((1 << SLOT_BITS) - 1) if shape is None else np.arange(len(shape.keep))
     for number, column in enumerate(table.schema.columns):
         values = rows.get(f"{NUMBERS}{column.name}")

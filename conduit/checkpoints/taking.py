@@ -101,8 +101,6 @@ def _take(
         manifests.write(folder, made)
     except BaseException:
         cut.close()
-        for work in works:
-            work.abandon()
         if not manifests.path_of(folder, number).exists():  # else it was done, and Ctrl-C came after that
             disk.undo()
             with contextlib.suppress(OSError):

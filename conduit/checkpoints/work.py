@@ -59,8 +59,9 @@ class TableWork:
         self._made: list[Part] = []
         self._part: PartFile | None = None
         kinds = {KEYS: np.dtype("u8"), **{name: dtype for name, (_, _, dtype) in self._numbers.items()}}
+        self._room: dict[str, Array] = {}  # for numbers of one turn: new memory would cost more than they do
         self._index_bytes = sum(dtype.itemsize for dtype in kinds.values())
-        self._index: ColumnFile | None = ColumnFile(disk, f"{self._prefix}-rows.arrow", kinds)
+        self._index = ColumnFile(disk, f"{self._prefix}-rows.arrow", kinds)
 
     @property
     def bytes(self) -> int:
@@ -77,38 +78,41 @@ class TableWork:
                 size += int(self._sizes[to])
                 to += 1
             if rows > 0:
-                self._write_index(at, to)
-                self._write_rows(at, to)
+                keys = keys_of(self._blocks[at:to], self._per_block)
+                self._write_index(at, to, keys)
+                self._write_rows(at, to, keys)
             self._cut.written(self._number, int(self._blocks["birth"][to - 1]))
             at = to
             yield True
         if self._part is not None:
             self._close_part()
 
-    def _write_index(self, at: int, to: int) -> None:
-        assert self._index is not None
-        columns: dict[str, Array] = {KEYS: keys_of(self._blocks[at:to], self._per_block)}
+    def _write_index(self, at: int, to: int, keys: Array) -> None:
+        columns: dict[str, Array] = {KEYS: keys}
         for name, (part, which, dtype) in self._numbers.items():
-            columns[name] = np.empty(len(columns[KEYS]), dtype)
+            if len(self._room.setdefault(name, np.empty(0, dtype))) < len(keys):
+                self._room[name] = np.empty(len(keys), dtype)
+            columns[name] = self._room[name][: len(keys)]
             self._cut.fill(self._number, part, which, at, to, columns[name])
         self._index.write(columns)
 
-    def _write_rows(self, at: int, to: int) -> None:
+    def _write_rows(self, at: int, to: int, keys: Array) -> None:
         todo = at + np.flatnonzero(~self._covered[self._blocks["block"][at:to]] & (self._counts[at:to] > 0))
         if len(todo) == 0:
             return
         if self._part is None:
             self._part = PartFile(self._disk, f"{self._prefix}-{len(self._made):04d}.arrow", self._schema)
+        starts = np.cumsum(self._counts[at:to]) - self._counts[at:to]
         if self._table.spec.slots:  # single rows: as many as lie next to each other in the order of birth
             for run in np.split(todo, np.flatnonzero(np.diff(todo) != 1) + 1):
                 first, last = int(run[0]), int(run[-1]) + 1
-                keys = keys_of(self._blocks[first:last], self._per_block)
-                batch = gathered(self._table.schema, self._cut, self._number, (first, last), len(keys))
-                self._part.write(keyed(batch, keys, self._schema), None)
+                some = keys[int(starts[first - at]) :][: last - first]
+                batch = gathered(self._table.schema, self._cut, self._number, (first, last), len(some))
+                self._part.write(keyed(batch, some, self._schema), None)
         else:
             for k in todo.tolist():
-                keys = keys_of(self._blocks[k : k + 1], self._per_block)
-                self._part.write(keyed(self._block(k), keys, self._schema), int(keys[0]))
+                some = keys[int(starts[k - at]) :][: int(self._counts[k])]
+                self._part.write(keyed(self._block(k), some, self._schema), int(some[0]))
         if self._part.bytes >= _PART_BYTES:
             self._close_part()
 
@@ -118,9 +122,12 @@ class TableWork:
         span = int(block["first"]), int(block["count"])
         starts = self._cut.starts(self._number, int(block["block"]))
         schema, layout = self._table.schema, self._table._layout
-        return arrow.block_to_arrow(
-            schema, layout, address, *span, owner or self._cut, starts, shared=True, stored=True
-        )
+        try:
+            return arrow.block_to_arrow(
+                schema, layout, address, *span, owner or self._cut, starts, shared=True, own_offsets=True, stored=True
+            )
+        finally:
+            self._cut.going_on()  # where rows vary in length, their sizes are those of this block, or it is given up
 
     def _close_part(self) -> None:
         assert self._part is not None
@@ -129,26 +136,16 @@ class TableWork:
 
     def finish(self) -> TableRecord:
         """Return what the manifest says of the table."""
-        assert self._index is not None
         names = BLOCK.names or ()
         of_blocks = ColumnFile(self._disk, f"{self._prefix}-blocks.arrow", {name: BLOCK[name] for name in names})
-        try:
-            of_blocks.write({name: self._blocks[name] for name in names})
-            blocks = of_blocks.close()
-        finally:
-            of_blocks.abandon()
-        index, self._index = self._index.close(), None
+        of_blocks.write({name: self._blocks[name] for name in names})
+        blocks = of_blocks.close()
+        index = self._index.close()
         spec: dict[str, Any] = json.loads(replace(self._table.spec, schema=self._table._schema_now()).to_json())
         return TableRecord(
             spec, self._cut.state(self._number), self._per_block, self._table._layout.blocks,
             self._cut.rows(self._number), blocks, index, tuple(self._numbers), (*self._kept, *self._made),
         )  # fmt: skip
-
-    def abandon(self) -> None:
-        """After a failure: let go of the files."""
-        for file in (self._part, self._index):
-            if file is not None:
-                file.abandon()
 
 
 def _plan(folder: Path, old: tuple[Part, ...], all_blocks: Array, rows_per_block: int) -> tuple[list[Part], Array]:

@@ -1,12 +1,12 @@
 """Offline RL: experience in files of any size, shuffled and in batches, without a store.
 
-    dataset.py  open, Dataset: what is there, and loaders of it    loading.py  batches prepared ahead by a thread
-    shuffle.py  row groups in random order through a buffer        steps.py    windows over the rows of a row group
-    groups.py   how files are read: Parquet, Arrow IPC
+dataset.py  open, Dataset: what is there, and loaders of it    loading.py  batches prepared ahead by a thread
+shuffle.py  row groups in random order through a buffer        steps.py    windows over the rows of a row group
+groups.py   how files are read: Parquet, Arrow IPC
 
-    >>> data = conduit.offline.open("expert/", window=conduit.windows.NStep(3, gamma=0.99))
-    >>> for batch in data.loader(256, epochs=10):
-    ...     train(batch["obs"], batch["action"], batch["next_obs"], batch["discount"])
+>>> data = conduit.offline.open("expert/", window=conduit.windows.NStep(3, gamma=0.99))
+>>> for batch in data.loader(256, epochs=10):
+...     train(batch["obs"], batch["action"], batch["next_obs"], batch["discount"])
 """
 
 from conduit.offline.dataset import Dataset, open

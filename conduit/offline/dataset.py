@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from conduit import windows
-from conduit.exchange.frame import Frame, check_rename, named
 from conduit.offline import shuffle
-from conduit.offline.groups import pieces_of, read
-from conduit.offline.loading import OfflineBatch, OfflineLoader, categories
-from conduit.offline.steps import Group, columns_of, windows_of
+from conduit.offline.files import FileRows
+from conduit.offline.loading import OfflineBatch, OfflineLoader
+from conduit.offline.saved import SavedRows, is_checkpoint
 from conduit.plans import batch_columns
 from conduit.values import whole_number
-from conduit_store.arrays import Array
 from conduit_store.errors import CapacityError, ConfigError
 from conduit_store.memory import parse_bytes
 from conduit_store.schema import Schema
 
 __all__ = ["Dataset", "open"]
-
-_BEHIND = 4096  # rows of the next row group among which successors are looked for
 
 
 def open(
@@ -39,10 +33,19 @@ def open(
     buffer: str | int = "256MiB",
     seed: int = 0,
     threads: int = 2,
+    table: str | None = None,
+    number: int | None = None,
 ) -> Dataset:
-    """Open a file, or a folder of files, to train from: Parquet or Arrow IPC. Nothing but metadata is read here.
+    """Open a file, a folder of files or a checkpoint to train from. Of files nothing but metadata is read here.
 
-    Images are better kept in Arrow IPC: Parquet takes each pixel for a number of 32 bits, and is slow to decode.
+    Files: Parquet or Arrow IPC. Images are better kept in Arrow IPC: Parquet takes each pixel for a number of 32 bits,
+    and is slow to decode.
+
+    A folder that `store.checkpoint` wrote: the live rows of its `table` (needed where there are several; a queue too),
+    of checkpoint `number`, the newest if None. What says which rows these are is read and held against its checksums at
+    once, and takes some bytes a row of memory; the rows are read as they are needed, and `conduit.checkpoints.verify`
+    checks every byte of them. Windows are those that the restored table would have, also across the borders of
+    blocks. The files stay until the data set is gone.
 
     Rows that vary in length come as Ragged, categories as numbers that `batch.decode` turns into strings; where files
     do not say themselves which there are, their columns are read here.
@@ -53,12 +56,13 @@ def open(
 
     Raises:
         SourceNotFound, ExchangeError: not there, damaged, or files that do not agree.
+        CheckpointNotFound, CheckpointDamaged: of a checkpoint. UnknownTable: says which there are.
         MissingColumn, SchemaError, DtypeMismatch: columns that are missing or cannot be stored.
         ConfigError: a window for steps of episodes where there are none, or another one; numbers that are not allowed.
             Rows that vary in length, and nobody says how long they are in the mean.
         CapacityError: the buffer holds less than two rows.
     """
-    return Dataset(Path(path), window, schema, rename, parse_bytes(buffer), seed, threads)
+    return Dataset(Path(path), window, schema, rename, parse_bytes(buffer), seed, threads, table, number)
 
 
 class Dataset:
@@ -73,22 +77,24 @@ class Dataset:
         buffer: int,
         seed: int,
         threads: int,
+        table: str | None,
+        number: int | None,
     ) -> None:
-        self._arguments = path, window, schema, rename, buffer, seed, threads
+        self._arguments = path, window, schema, rename, buffer, seed, threads, table, number
         self._path = path
-        self._pieces, schemas = pieces_of(path)
-        found = next(iter(schemas.values()))
-        self._names = check_rename(rename, found.names, path)
-        self._frame = Frame.of_arrow(found, schema, path, self._names)
-        self._frame = self._with_categories(schemas)
-        self._check_lengths()
-        # which export a file is of
-        self._exports = {file: Frame.of_arrow(s, schema, file, self._names).export for file, s in schemas.items()}
+        self._source: FileRows | SavedRows
+        if is_checkpoint(path):
+            if schema is not None or rename is not None:
+                raise ConfigError(f"{path} is a checkpoint, with the columns of its tables. Give no schema, no rename")
+            self._source = SavedRows(path, table, number)
+            self._arguments = (*self._arguments[:-1], self._source.number)  # whoever unpickles it reads the same one
+        elif table is not None or number is not None:
+            raise ConfigError(f"{path} is no checkpoint, which alone have tables and numbers. Leave both out")
+        else:
+            self._source = FileRows(path, schema, rename)
         self._window = self._checked(window)
-        old = {new: name for name, new in self._names.items()}
-        wanted = self._frame.columns_to_read([str(self._names.get(name, name)) for name in found.names])
-        self._columns = [old.get(name, name) for name in wanted if name != "priority"]
-        self._batch_schema = Schema(batch_columns(self._frame.schema, self._window))
+        self._source.prepare(self._window)
+        self._batch_schema = Schema(batch_columns(self._source.schema, self._window))
         self._seed = whole_number("seed", seed, 0, 2**63 - 1)
         self._threads = whole_number("threads", threads, 1, 64)
         self._capacity = min(buffer // self._batch_schema.row_bytes, max(2, len(self)))
@@ -98,44 +104,14 @@ class Dataset:
                 "nothing would be shuffled. Give more"
             )
 
-    def _check_lengths(self) -> None:
-        """How much memory the shuffle takes must be known."""
-        unknown = [column.name for column in self._frame.schema.ragged if column.mean_length is None]
-        if unknown:
-            raise ConfigError(
-                f"the rows of column {', '.join(unknown)} of {self._path} vary in length, and it does not say how "
-                "long they are in the mean: give schema=, with Column(..., mean_length=n)"
-            )
-
-    def _with_categories(self, schemas: Mapping[Path, pa.Schema]) -> Frame:
-        """Number the categories of all files alike: as they are numbered where they come from, else by the alphabet."""
-        columns = [column for column in self._frame.schema if column.categorical]
-        if not columns:
-            return self._frame
-        told = {file: Frame.of_arrow(fields, None, file, self._names) for file, fields in schemas.items()}
-        found: dict[str, dict[str, None]] = {column.name: {} for column in columns}
-        for column in columns:
-            for piece in self._pieces:
-                frame = told[piece.file]
-                known: Iterable[str] = frame.schema.column(column.name).values if column.name in frame.schema else ()
-                if not frame.own:
-                    name = next((old for old, new in self._names.items() if new == column.name), column.name)
-                    known = sorted(set(read(piece, [name], None).column(0).drop_null().unique().to_pylist()))
-                found[column.name] |= dict.fromkeys(known)
-        made = [
-            categories(column, tuple(found[column.name])) if column.categorical else column
-            for column in self._frame.schema
-        ]
-        return replace(self._frame, schema=Schema(tuple(made)))
-
     def _checked(self, window: Any) -> windows.Row | windows.Transition | windows.NStep:
         if window is None:
-            return windows.Transition() if self._frame.episodic else windows.Row()
+            return windows.Transition() if self._source.episodic else windows.Row()
         if not isinstance(window, windows.Row | windows.Transition | windows.NStep):
             raise ConfigError(f"window is {window!r}: from files: Row, Transition or NStep. Import for others")
-        if not isinstance(window, windows.Row) and not self._frame.episodic:
+        if not isinstance(window, windows.Row) and not self._source.episodic:
             raise ConfigError(
-                f"window {window} follows episodes, and {self._path} has {', '.join(self._frame.schema.names)}: obs, "
+                f"window {window} follows episodes, and {self._path} has {', '.join(self._source.schema.names)}: obs, "
                 "reward, terminated and truncated are needed, and no next_obs (leave it out of `schema`)"
             )
         return window
@@ -143,7 +119,7 @@ class Dataset:
     @property
     def schema(self) -> Schema:
         """Columns of the rows in the files."""
-        return self._frame.schema
+        return self._source.schema
 
     @property
     def batch_schema(self) -> Schema:
@@ -157,7 +133,7 @@ class Dataset:
 
     def __len__(self) -> int:
         """Rows in the files. An epoch has as many, less the steps whose successor is not known."""
-        return sum(piece.rows for piece in self._pieces)
+        return self._source.rows
 
     def loader(
         self,
@@ -190,7 +166,8 @@ class Dataset:
         with ThreadPoolExecutor(self._threads, "conduit-offline-read") as threads:
             while end is None or number < end:
                 random = np.random.Generator(np.random.Philox(key=[self._seed, number]))
-                batches = shuffle.epoch(pool, len(self._pieces), self._rows_of, threads, self._threads, size, random)
+                read = self._source.read
+                batches = shuffle.epoch(pool, len(self._source), read, threads, self._threads, size, random)
                 any_rows = False
                 for columns in batches:
                     any_rows = True
@@ -200,25 +177,8 @@ class Dataset:
                     return  # else an endless loader of nothing
                 number += 1
 
-    def _rows_of(self, index: int) -> dict[str, Array]:
-        piece = self._pieces[index]
-        rows = named(read(piece, self._columns, None), self._names)
-        if isinstance(self._window, windows.Row):
-            return columns_of(self._frame, Group(rows, None, piece.name))
-        behind = None
-        if self._goes_on(index):
-            behind = named(read(self._pieces[index + 1], self._columns, _BEHIND), self._names)
-        return windows_of(self._frame, Group(rows, behind, piece.name), self._window)
-
-    def _goes_on(self, index: int) -> bool:
-        """Whether successors of this piece's last steps may be in the next one."""
-        if index + 1 == len(self._pieces) or all(name in self._columns for name in self._frame.following):
-            return False
-        file, other = self._pieces[index].file, self._pieces[index + 1].file
-        return file == other or (self._exports[file] is not None and self._exports[file] == self._exports[other])
-
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return Dataset, self._arguments
 
     def __repr__(self) -> str:
-        return f"<Dataset {str(self._path)!r}: {len(self):,} rows in {len(self._pieces)} pieces, {self._window}>"
+        return f"<Dataset {str(self._path)!r}: {len(self):,} rows in {len(self._source)} pieces, {self._window}>"

@@ -19,9 +19,9 @@ from conduit.exchange.frame import FINAL, NEXT, Frame
 from conduit_store.arrays import Array
 from conduit_store.errors import DtypeMismatch, EpisodeError
 from conduit_store.ragged import Ragged
-from conduit_store.schema import Column
+from conduit_store.schema import Column, Schema
 
-__all__ = ["Group", "columns_of", "windows_of"]
+__all__ = ["Group", "columns_of", "reduced", "windows_of"]
 
 _NUMBER = np.dtype(np.int64)
 
@@ -75,15 +75,31 @@ def windows_of(frame: Frame, group: Group, window: windows.Transition | windows.
         EpisodeError: an end without its final observation. DtypeMismatch, ShapeMismatch: as `columns_of`.
     """
     arrays = columns_of(frame, group)
-    n = len(group.rows)
     after = _successors(frame, group, arrays["terminated"] | arrays["truncated"])
     known, following = _following(frame, group, arrays, after)
+    return reduced(frame.schema, arrays, after, known, following, window, np.flatnonzero(known))
+
+
+def reduced(
+    schema: Schema,
+    arrays: dict[str, Array],
+    after: Array,
+    known: Array,
+    following: dict[str, Array],
+    window: windows.Transition | windows.NStep,
+    chosen: Array,
+) -> dict[str, Array]:
+    """Return the windows of the rows `chosen`, in that order: the arrays of `Table.batch_schema`.
+
+    `after`: the step that comes after each row in its episode, -1 where there is none; windows end before one whose
+    next observation is not `known`. `following`: the next observations, where known, by column of obs.
+    """
     steps = window.n if isinstance(window, windows.NStep) else 1
-    last = np.arange(n)
-    length = np.ones(n, np.int32)
+    last = np.arange(len(after))
+    length = np.ones(len(after), np.int32)
     rewards = arrays["reward"].astype(np.float64)
     # products and sums in the order of the core, for the same bits
-    total, factor = rewards.copy(), np.full(n, window.gamma)
+    total, factor = rewards.copy(), np.full(len(after), window.gamma)
     for k in range(1, steps):
         onward = after[last]
         on = (onward >= 0) & (length == k)
@@ -92,12 +108,11 @@ def windows_of(frame: Frame, group: Group, window: windows.Transition | windows.
         length[on] += 1
         total[on] += factor[on] * rewards[last[on]]
         factor[on] *= window.gamma
-    chosen = np.flatnonzero(known)
     last, length = last[chosen], length[chosen]
     made = {name: array[last if name in ("terminated", "truncated") else chosen] for name, array in arrays.items()}
     if steps > 1:
         made["reward"] = total[chosen].astype(arrays["reward"].dtype)
-    for column in frame.schema.obs:
+    for column in schema.obs:
         made[NEXT + column.name] = following[column.name][last]
     made["discount"] = np.where(made["terminated"], 0.0, factor[chosen]).astype(np.float32)
     made["n_step"] = length

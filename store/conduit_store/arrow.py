@@ -52,6 +52,7 @@ def block_to_arrow(
     starts: Sequence[int] = (),
     *,
     shared: bool = False,
+    own_offsets: bool = False,
     stored: bool = False,
     categories: Mapping[str, CategoryValues] | None = None,
 ) -> pa.RecordBatch:
@@ -61,9 +62,10 @@ def block_to_arrow(
     offsets, and `starts` says for one such column after the other where its elements begin. The batch is read-only, and
     it, its slices and the NumPy arrays made from it without a copy hold `owner` alive: what keeps the memory
     mapped and unchanged belongs there. Copies nothing but mutable columns, where the memory is `shared` with others who
-    may rewrite them, and which rows of nullable columns are null: a byte a row there, a bit here. `stored`: validity
-    columns come by themselves instead, and nothing is null; categories as their numbers. `categories`: the values of
-    columns of such, which become dictionary arrays. Never blocks.
+    may rewrite them, which rows of nullable columns are null (a byte a row there, a bit here), and with `own_offsets`
+    those: of a block that may be reused while it is read, so that sizes stay. `stored`: validity columns come by
+    themselves instead, and nothing is null; categories as their numbers. `categories`: the values of columns of such,
+    which become dictionary arrays. Never blocks.
 
     Raises:
         IndexError: not 0 <= start <= stop <= layout.rows.
@@ -89,7 +91,8 @@ def block_to_arrow(
             values = (categories or {})[column.name].to_arrow()
             arrays.append(_foreign_categories(column, kind, at, rows, kept, bits, values))
         elif column.ragged:
-            arrays.append(_foreign_rows(column, kind, at, rows, address + next(elements), kept, bits))
+            first = address + next(elements)
+            arrays.append(_foreign_rows(column, kind, at, rows, first, kept, bits, own_offsets))
         else:
             arrays.append(_foreign_array(column, kind, at, rows, kept, bits))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
@@ -276,9 +279,18 @@ def _text_of(kind: pa.DataType) -> str | None:
 
 
 def _foreign_rows(
-    column: Column, kind: pa.DataType, offsets: int, rows: int, elements: int, owner: object, bits: pa.Buffer | None
+    column: Column,
+    kind: pa.DataType,
+    offsets: int,
+    rows: int,
+    elements: int,
+    owner: object,
+    bits: pa.Buffer | None,
+    own: bool,
 ) -> pa.Array:
     ends = pa.foreign_buffer(offsets, (rows + 1) * 8, base=owner)
+    if own:
+        ends = pa.py_buffer(bytes(ends))
     ends_of = np.frombuffer(ends, np.int64)
     first = int(ends_of[0])
     total = int(ends_of[-1]) - first

@@ -17,6 +17,7 @@ __all__ = [
     "CheckpointBusy",
     "CheckpointDamaged",
     "CheckpointError",
+    "CheckpointLapsed",
     "CheckpointNotFound",
     "ConduitError",
     "ConfigError",
@@ -154,6 +155,10 @@ class CheckpointBusy(CheckpointError):
 
 class CheckpointDamaged(CheckpointError):
     """A file of a checkpoint is not what was written, or is not there; names it."""
+
+
+class CheckpointLapsed(CheckpointError):
+    """A checkpoint stood still for so long that writers took the blocks it had yet to write. Take it again."""
 
 
 class CheckpointNotFound(CheckpointError, FileNotFoundError):

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "scalars.hpp"
+#include "disk_writer.hpp"
 #include "dlpack.hpp"
 #include "error.hpp"
 #include "failpoints.hpp"
@@ -402,9 +403,9 @@ class PyWriter : public Handle<Writer> {
     return push(writer, rows, timeout);
   }
 
-  std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t> holders() const {
+  std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t> holders() const {
     const SpaceHolders h = get()->holders();
-    return {h.pinned, h.read, h.written, h.in_memory, h.process};
+    return {h.pinned, h.read, h.written, h.saved, h.in_memory, h.process};
   }
 
   RowReader reader;
@@ -600,11 +601,15 @@ void translate(const std::exception_ptr& p, void*) {
   } catch (const Error& e) {
     static constexpr const char* kClasses[] = {"StoreClosed", "ForkedHandle", "LayoutMismatch", "OutOfHostMemory", "LockTimeout", "ConfigError",
                                                "ReadOnlyStore", "StaleKey", "NameTaken", "CapacityError", "UnsupportedPlatform", "LeaseExpired", "QueueEnded",
-                                               "StalePolicy", "CheckpointBusy", "CheckpointDamaged", "DiskError"};
+                                               "StalePolicy", "CheckpointBusy", "CheckpointDamaged", "CheckpointLapsed",
+                                               "DiskError"};
     nb::object type = nb::module_::import_("conduit_store.errors").attr(kClasses[static_cast<int>(e.code)]);
     // A message may quote what somebody else has written.
     const nb::object text = nb::steal(PyUnicode_DecodeUTF8(e.what(), static_cast<Py_ssize_t>(strlen(e.what())), "replace"));
     if (text.is_valid()) PyErr_SetObject(type.ptr(), text.ptr());
+  } catch (const WriteError& e) {
+    errno = e.code().value();
+    PyErr_SetFromErrnoWithFilename(PyExc_OSError, e.file.c_str());
   }
 }
 

@@ -219,6 +219,17 @@ void bind_checkpoints(nb::module_& m) {
     return crc;
   }, "data"_a, "crc"_a = 0);
   m.def("read_part", &read_part, "fd"_a, "bytes"_a, "table"_a.none(), "extents"_a, "data_fd"_a);
+  nb::class_<DiskWriter>(m, "DiskWriter")
+      .def(nb::init<>())
+      .def("open", &DiskWriter::open, "fd"_a, "name"_a)
+      .def("write", [](DiskWriter& d, std::uint32_t file, nb::object data) {
+        const Bytes bytes(data, "data");
+        nb::gil_scoped_release release;
+        d.write(file, bytes.as<std::byte>(), bytes.size());
+      }, "file"_a, "data"_a)
+      .def("close", &DiskWriter::close, nb::call_guard<nb::gil_scoped_release>(), "file"_a)
+      .def("finish", &DiskWriter::finish, nb::call_guard<nb::gil_scoped_release>())
+      .def("stop", &DiskWriter::stop, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<Cut>(m, "Cut")
       .def("__init__", [](Cut* self, const PyAttachment& attachment, const std::vector<const PyTable*>& tables) {
         std::vector<std::shared_ptr<TableCore>> cores;
@@ -275,6 +286,7 @@ void bind_checkpoints(nb::module_& m) {
         return std::vector<std::uint64_t>(ragged.starts(block), ragged.starts(block) + ragged.n());
       }, "table"_a, "block"_a)
       .def("written", &Cut::written, "table"_a, "birth"_a)
+      .def("going_on", &Cut::going_on)
       .def("close", &Cut::close);
 }
 

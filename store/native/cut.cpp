@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "error.hpp"
 #include "failpoints.hpp"
@@ -69,11 +70,12 @@ void Cut::take(bool copy_all) {
   for (OfTable& table : tables_) copy(table, copy_all);
   for (OfTable& table : tables_) {
     Hold& hold = table.core->t_.hold;
-    hold.low.store(~std::uint64_t{0}, std::memory_order_relaxed);  // none, while the other three change
+    hold.low.store(kNoHold, std::memory_order_relaxed);  // while the others change
     hold.process = process_->slot();
     hold.claim = process_->claim();
     hold.high = table.saved.births;
-    hold.low.store(1, std::memory_order_release);
+    hold.since.store(0, std::memory_order_relaxed);
+    hold.low.store(table.saved.blocks.empty() || table.saved.blocks[0].birth == 0 ? kNoHold : table.saved.blocks[0].birth, std::memory_order_release);
     UndoLog& undo = table.core->t_.undo;
     undo.used = 0;
     undo.on = !copy_all && table.core->t_.undo_offset != 0;
@@ -246,13 +248,20 @@ void Cut::fill(std::uint32_t i, RowPart part, std::uint32_t which, std::size_t f
       for (std::uint32_t row = block.first; row < block.count; ++row) *at++ = value(block.block * rows_per_block + row);
     }
   };
+  const auto copy = [&](const auto& copied) {
+    auto* at = reinterpret_cast<std::remove_cvref_t<decltype(*copied.data())>*>(out);
+    for (std::size_t k = from; k < to; ++k) {
+      const SavedBlock& block = table.saved.blocks[k];
+      at = std::copy_n(copied.data() + std::size_t{block.block} * rows_per_block + block.first, block.count - block.first, at);
+    }
+  };
   switch (part) {
     case RowPart::flags: return each([&](std::uint32_t slot) { return static_cast<std::uint8_t>(core.flag(slot) & kWritten); });
     case RowPart::previous: return each([&](std::uint32_t slot) { return core.prev(slot); });
     case RowPart::step: return each([&](std::uint32_t slot) { return core.step(slot); });
-    case RowPart::raw: return each([&](std::uint32_t slot) { return table.copies.raw[which][slot]; });
-    case RowPart::mark: return each([&](std::uint32_t slot) { return table.copies.marks[which][slot]; });
-    case RowPart::uses: return each([&](std::uint32_t slot) { return table.copies.uses[slot]; });
+    case RowPart::raw: return copy(table.copies.raw[which]);
+    case RowPart::mark: return copy(table.copies.marks[which]);
+    case RowPart::uses: return copy(table.copies.uses);
     case RowPart::word: return each([&](std::uint32_t slot) {  // what was out waits again
       const std::uint32_t word = table.copies.words[which * slots + slot];
       return word == kWaiting || word == kAcked ? word : kAgain;
@@ -287,9 +296,23 @@ void Cut::gather(std::uint32_t i, std::uint32_t column, std::size_t from, std::s
 void Cut::written(std::uint32_t i, std::uint64_t birth) {
   if (claim_ == 0 || forks_ != process_->forks()) return;
   Table& t = tables_[i].core->t_;
+  std::uint64_t low = t.hold.low.load(std::memory_order_relaxed);
   // release: our reads of those blocks come before their reuse
-  if (birth + 1 > t.hold.low.load(std::memory_order_relaxed)) t.hold.low.store(birth + 1, std::memory_order_release);
+  while (low < birth + 1 && !t.hold.low.compare_exchange_weak(low, birth + 1, std::memory_order_release, std::memory_order_relaxed)) {
+  }
   announce(t.space_waiting, t.space_signal);
+  going_on();
+}
+
+void Cut::going_on() {
+  if (claim_ == 0 || forks_ != process_->forks()) return;
+  for (OfTable& table : tables_) {
+    Table& t = table.core->t_;
+    t.hold.since.store(0, std::memory_order_relaxed);
+    if (t.hold.low.load(std::memory_order_acquire) != kHoldBroken) continue;
+    fail(ErrorCode::checkpoint_lapsed, "the checkpoint stood still for seconds while writers of table '%s' waited for blocks that it had yet to write: they have taken "
+         "them, and it is given up. Those that were there before are as they were. Take it again", t.name);
+  }
 }
 
 void Cut::close() {
@@ -297,7 +320,7 @@ void Cut::close() {
   for (OfTable& table : tables_) {
     Hold& hold = table.core->t_.hold;
     if (hold.process != process_->slot() || hold.claim != process_->claim()) continue;
-    hold.low.store(~std::uint64_t{0}, std::memory_order_release);
+    hold.low.store(kNoHold, std::memory_order_release);
     announce(table.core->t_.space_waiting, table.core->t_.space_signal);
   }
   FAILPOINT(cut_released);

@@ -90,8 +90,11 @@ class Cut {
   std::uint64_t width(std::uint32_t table, RowPart part, std::uint32_t which) const;
   // One column of them.
   void gather(std::uint32_t table, std::uint32_t column, std::size_t from, std::size_t to, std::byte* out) const;
-  // Every block born until then has been written: it may be reused.
+  // Every block born until then has been read: it may be reused. Throws checkpoint_lapsed where a writer has broken the hold: what was
+  // read since the last call may be of other rows then.
   void written(std::uint32_t table, std::uint64_t birth);
+  // The checkpoint goes on, if slowly: nobody breaks its holds yet. Throws as `written` does: what was read of blocks before this call was of theirs.
+  void going_on();
   // Lets go of all. Idempotent.
   void close();
   // How long the locks of all tables were held.

@@ -9,7 +9,7 @@
 namespace conduit {
 
 enum class ErrorCode { closed, forked, layout, memory, lock_timeout, config, read_only, stale, name_taken, busy, platform, lease_expired, queue_ended, stale_policy,
-                       checkpoint_busy, damaged, disk };
+                       checkpoint_busy, damaged, checkpoint_lapsed, disk };
 
 struct Error : std::runtime_error {
   ErrorCode code;

@@ -12,6 +12,10 @@ namespace {
 #define CONDUIT_STALL_MS 20
 #endif
 constexpr std::uint64_t kStallNs = CONDUIT_STALL_MS * 1'000'000ull;  // a reader that has not moved for this long is expelled
+#ifndef CONDUIT_HOLD_MS
+#define CONDUIT_HOLD_MS 2000
+#endif
+constexpr std::uint64_t kHoldNs = CONDUIT_HOLD_MS * 1'000'000ull;  // a checkpoint that has not gone on for this long gives up its blocks
 
 // Sorts lines and joins neighbours, and more than neighbours while there are more than a journal holds: entries may name
 // lines that do not change.
@@ -167,6 +171,20 @@ bool TableCore::held_for_checkpoint() const {
   return t_.hold.low.load(std::memory_order_acquire) <= t_.hold.high && process_->alive(t_.hold.process, t_.hold.claim);
 }
 
+// By a writer that waits for blocks which a checkpoint holds. One whose process stands still (SIGSTOP, a debugger, a disk that has gone
+// away) holds up nobody for longer than kHoldNs.
+void TableCore::break_stalled_hold() {
+  Hold& hold = t_.hold;
+  const std::uint64_t since = hold.since.load(std::memory_order_relaxed), now = now_ns();
+  if (since == 0) {
+    hold.since.store(now, std::memory_order_relaxed);
+  } else if (now - since > kHoldNs) {
+    // Fails where the holder goes on after all. acq_rel: as in held_for_checkpoint, and what we do with its blocks comes after.
+    std::uint64_t low = hold.low.load(std::memory_order_acquire);
+    if (low <= hold.high) hold.low.compare_exchange_strong(low, kHoldBroken, std::memory_order_acq_rel);
+  }
+}
+
 bool TableCore::pinned(std::uint32_t b, std::uint32_t* pid) const {
   const Segments& segments = process_->segments();
   const std::uint64_t value = std::uint64_t{index_ + 1} << 32 | b;
@@ -239,7 +257,7 @@ bool TableCore::reclaim(SpaceHolders* holders, std::vector<std::uint64_t>* stall
       holders->process = reader_pid;
       if (slots()) break;  // nor do those that were retired later come free
     } else if (saving && held_born(block.birth)) {
-      ++holders->read;
+      ++holders->saved;
       holders->process = segments.process(t_.hold.process).pid.load(std::memory_order_relaxed);
     } else if (pinned(b, &pid)) {
       ++holders->pinned;
@@ -348,19 +366,22 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, std::uint32_t blocks, 
     retire_all_empty();
     if (reclaim(holders, stalled)) b = free_run(blocks);
   }
+  const auto saved = [&](std::uint32_t held) {  // it is about to be written: that is waited for
+    if (!held_for_checkpoint() || !held_born(blocks_[held].birth)) return false;
+    ++holders->saved;
+    holders->process = process_->segments().process(t_.hold.process).pid.load(std::memory_order_relaxed);
+    return true;
+  };
+  if (b == kNoRow && t_.open.first != kNoRow && !slots()) saved(t_.open.first);
   // Room is short because of many open blocks, short blocks of writers that died, idle writers or short episodes. Evict
   // the oldest blocks before their time; the table then holds less than max_size, and a counter says so. Readers are
   // waited for (they leave or are expelled within milliseconds), and so is a pin on the oldest block: views of every
   // block must not drain the table. Pins elsewhere, and blocks that idle or stopped writers have not let go of, hold up
   // nobody.
-  while (b == kNoRow && holders->read == 0 && t_.open.first != kNoRow && eviction_frees(blocks)) {
+  while (b == kNoRow && holders->read + holders->saved == 0 && t_.open.first != kNoRow && eviction_frees(blocks)) {
     const std::uint32_t next = slots() ? victim() : kNoRow;
     const std::uint32_t head = next != kNoRow ? next : t_.open.first;
-    if (held_for_checkpoint() && held_born(blocks_[head].birth)) {  // it is about to be written: that is waited for
-      ++holders->read;
-      holders->process = process_->segments().process(t_.hold.process).pid.load(std::memory_order_relaxed);
-      break;
-    }
+    if (saved(head)) break;
     if (std::uint32_t pid; pinned(head, &pid)) {
       ++holders->pinned;
       holders->process = pid;
@@ -381,6 +402,7 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, std::uint32_t blocks, 
     return kNoRow;
   }
   if (b != kNoRow) give(b, blocks, writer);
+  else if (holders->saved > 0) break_stalled_hold();
   if (b != kNoRow && tiered() && t_.tier.free_count + t_.tier.leaving_count < t_.tier.least_free) wake_movers();
   return b;
 }

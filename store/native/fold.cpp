@@ -99,28 +99,34 @@ void TableCore::make_ready(ViewIndex& view, const std::vector<std::uint32_t>& sl
     journal(ranges.data(), static_cast<std::uint32_t>(ranges.size()));
     double* leaves = view.leaves();
     float largest = prioritized ? view.extremes().largest : 0.0f;
-    float memo_raw = -1.0f;  // runs of equal priorities (the default, mostly) cost one pow
-    double memo_mass = prioritized ? 0.0 : 1.0;
-    for (std::size_t i = start; i < end; ++i) {
-      const std::uint32_t slot = slots[i];
-      if (prioritized) {
-        float value = view.raw(slot);
+    constexpr std::size_t kTogether = 256;  // powers are cheaper by the dozen
+    float raws[kTogether];
+    double masses[kTogether];
+    std::fill_n(masses, kTogether, 1.0);
+    for (std::size_t i = start; i < end; i += kTogether) {
+      const std::uint32_t* some = slots.data() + i;
+      const std::size_t n = std::min(kTogether, end - i);
+      bool same = true;
+      for (std::size_t k = 0; prioritized && k < n; ++k) {
+        float value = view.raw(some[k]);
         if (std::isnan(value)) {
           value = largest >= 0.0f ? largest : 1.0f;
           // Without links a row that is made ready is new, and in no cut yet.
-          if (t_.links != 0) view.change_raw(slot, value);
-          else view.set_raw(slot, value);
+          if (t_.links != 0) view.change_raw(some[k], value);
+          else view.set_raw(some[k], value);
           FAILPOINT(tree_raw_written);
         }
         largest = std::max(largest, value);
-        if (value != memo_raw) {
-          memo_raw = value;
-          memo_mass = view.mass(value);
-        }
+        raws[k] = value;
+        same = same && value == raws[0];
       }
-      view.set_ready(slot, true);
-      FAILPOINT(fold_row_ready);
-      leaves[slot] = memo_mass;
+      if (prioritized && same) std::fill_n(masses, n, view.mass(raws[0]));  // the default, mostly
+      else if (prioritized) view.masses(raws, masses, static_cast<std::uint32_t>(n));
+      for (std::size_t k = 0; k < n; ++k) {
+        view.set_ready(some[k], true);
+        FAILPOINT(fold_row_ready);
+        leaves[some[k]] = masses[k];
+      }
     }
     FAILPOINT(tree_leaves_written);
     view.refresh(ranges.data(), static_cast<std::uint32_t>(ranges.size()));

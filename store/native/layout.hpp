@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 13;
+inline constexpr std::uint32_t kLayoutVersion = 14;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -291,13 +291,21 @@ struct Victim {
 };
 
 // Blocks that a checkpoint has cut and not written yet: those born within [low, high] are not reclaimed while that process
-// lives. `low` rises without the lock as blocks are written, the rest is changed under it. low > high: none.
+// lives. low > high: none. `process`, `claim` and `high` are changed under the index lock, while there is none.
+// Invariant: a block is reused only after `low` has passed it. The holder moves `low` up by CAS, after its last read of the
+// blocks before; anybody else only to kHoldBroken, which makes the holder's next CAS fail. So what is read of a block that has been
+// reused is thrown away before it counts: that checkpoint fails.
+// A hold is broken by a writer that has to wait for it, under the lock, when it has not moved for long (kHoldNs in evict.cpp).
+// `since`: when such a writer first saw it, CLOCK_MONOTONIC; 0: the holder has gone on since, or nobody waits.
 // Crash of the holder: void.
 struct Hold {
   std::uint32_t process, claim;
   std::atomic<std::uint64_t> low;
   std::uint64_t high;
+  std::atomic<std::uint64_t> since;
 };
+inline constexpr std::uint64_t kNoHold = ~std::uint64_t{0};
+inline constexpr std::uint64_t kHoldBroken = kNoHold - 1;
 
 // What a raw priority was before it was changed; see cut.hpp. Both under the index lock: `on` while a checkpoint copies
 // priorities, `used` changes since then, of which Table::undos are kept. Crash of the checkpoint's process: `on` stays, which

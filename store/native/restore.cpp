@@ -116,19 +116,20 @@ void TableCore::put_rows(const SavedTable& s) {
     block.pub.store(saved.count | kReleased | (saved.sealed != 0 ? kSealed : 0), std::memory_order_relaxed);
     block.state.store(kOpen, std::memory_order_release);
     if (queue_) queue_->opened(saved.block);
-    for (std::uint32_t slot = saved.block * t_.rows_per_block + saved.first, last = slot + saved.count - saved.first; slot < last; ++slot, ++i) {
-      flags_[slot] = s.flags[i] & kWritten;
-      if (t_.links != 0) {
-        prev_[slot] = s.previous[i];
-        next_[slot] = kNoRow;
-      }
-      if (steps_ != nullptr) steps_[slot] = s.steps[i];
-      if (uses_ != nullptr) uses_[slot] = s.uses[i];
-      for (std::uint32_t v = 0; v < n_views(); ++v) {
-        if (views_[v].prioritized()) views_[v].set_raw(slot, s.raw[v][i]);
-        if (views_[v].marked()) views_[v].set_mark(slot, s.marks[v][i]);
-      }
+    const std::uint32_t slot = saved.block * t_.rows_per_block + saved.first, n = saved.count - saved.first;
+    std::transform(s.flags + i, s.flags + i + n, flags_ + slot, [](std::uint8_t flags) { return static_cast<std::uint8_t>(flags & kWritten); });
+    if (t_.links != 0) {
+      std::copy_n(s.previous + i, n, prev_ + slot);
+      std::fill_n(next_ + slot, n, kNoRow);
     }
+    if (steps_ != nullptr) std::copy_n(s.steps + i, n, steps_ + slot);
+    if (uses_ != nullptr) std::copy_n(s.uses + i, n, uses_ + slot);
+    for (std::uint32_t v = 0; v < n_views(); ++v) {
+      const Segments& segments = process_->segments();
+      if (views_[v].prioritized()) std::copy_n(s.raw[v] + i, n, segments.control_at<float>(t_.views[v].raw_offset) + slot);
+      if (views_[v].marked()) std::copy_n(s.marks[v] + i, n, segments.control_at<std::uint32_t>(t_.views[v].drawn_offset) + slot);
+    }
+    i += n;
   }
 }
 

@@ -112,8 +112,8 @@ struct UpdateCount {
 
 // What keeps retired blocks from being free: for messages.
 struct SpaceHolders {
-  std::uint32_t pinned = 0, read = 0, written = 0;  // blocks held by views, by readers, by writers that have not let go
-  std::uint32_t in_memory = 0;                      // blocks in host memory that have to go to disk first
+  std::uint32_t pinned = 0, read = 0, written = 0, saved = 0;  // blocks held by views, by readers, by writers that have not let go, by a checkpoint
+  std::uint32_t in_memory = 0;                                 // blocks in host memory that have to go to disk first
   std::uint32_t process = 0;                        // pid of one holder
 };
 
@@ -320,6 +320,7 @@ class TableCore {
   void take_back(std::uint32_t b);
   bool pinned(std::uint32_t b, std::uint32_t* pid) const;
   bool held_for_checkpoint() const;
+  void break_stalled_hold();
   bool held_born(std::uint64_t birth) const { return birth >= t_.hold.low.load(std::memory_order_acquire) && birth <= t_.hold.high; }
   // Of a folded row that has not been evicted: whether it counts as live.
   bool is_step(std::uint32_t slot) const { return (flag(slot) & kFinal) == 0 && !used_up(slot); }

@@ -432,7 +432,7 @@ void Writer::wait_space(std::uint64_t timeout_ns) {
   t.space_waiting.store(1, std::memory_order_seq_cst);
   FAILPOINT(wait_space);
   // Readers do not announce that they leave (it would cost them a fence each): wake by the clock as well.
-  futex_wait(&t.space_signal, signal, std::min<std::uint64_t>(timeout_ns, holders_.pinned > 0 && holders_.read == 0 ? 10'000'000 : 500'000));
+  futex_wait(&t.space_signal, signal, std::min<std::uint64_t>(timeout_ns, holders_.pinned > 0 && holders_.read + holders_.saved == 0 ? 10'000'000 : 500'000));
   wait_ns_ += now_ns() - began;
 }
 

@@ -94,15 +94,15 @@ QUEUE_ROLES_AT: dict[str, tuple[str, ...]] = {
 # Passed by who moves blocks between memory and disk (test_tier_kills.py).
 TIER_POINTS = ("tier_given", "tier_chosen", "tier_taken", "tier_copied", "tier_placed")
 
-# Points that lie outside the locks: while a process is stopped there nobody else waits for it. Not `cut_copying`:
-# whoever takes a checkpoint holds the blocks of the cut, and writers that come round to them wait.
+# Points outside the locks: while a process is stopped there nobody else waits for it, but at `cut_copying` for the
+# two seconds after which writers that come round to the blocks of the cut take them.
 LOCK_FREE = frozenset(
     (
         *("attach_claimed", "attach_cleaned", "detach_begin"),
         *("append_row_written", "append_before_publish", "append_published", "append_sealed", "append_released"),
         *("append_values_written", "reader_entered", "gather_begin", "gather_column", "gather_end", "reader_left"),
         *("gather_measure", "pin_released", "wait_rows", "wait_space", "wait_limiter", "draw_undone"),
-        *("limiter_delivered", "limiter_returned", "cut_released"),
+        *("limiter_delivered", "limiter_returned", "cut_copying", "cut_released"),
         *("announce_begin", "announce_cleared", "announce_signalled"),
         *("queue_written", "lease_copied", "ack_left", "tier_copied"),
     )

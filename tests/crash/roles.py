@@ -14,7 +14,7 @@ import pyarrow as pa
 import conduit
 from conduit import checkpoints
 from conduit_store.arrow import to_numpy
-from conduit_store.errors import CheckpointBusy, SampleTimeout, StaleKey
+from conduit_store.errors import CheckpointBusy, CheckpointLapsed, SampleTimeout, StaleKey
 from conduit_transport import names
 from tests.crash import limited, rows, varying, writers
 from tests.crash.writers import Role
@@ -191,7 +191,7 @@ class Saver(Role):
     def step(self) -> None:
         try:
             self.store.checkpoint(self.folder)
-        except CheckpointBusy:
+        except (CheckpointBusy, CheckpointLapsed):  # the latter after it was stopped
             return
         manifest = checkpoints.verify(self.folder)
         for table in manifest.tables:

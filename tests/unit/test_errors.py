@@ -20,6 +20,7 @@ BUILTIN = {
     "CheckpointBusy": RuntimeError,
     "CheckpointDamaged": RuntimeError,
     "CheckpointError": RuntimeError,
+    "CheckpointLapsed": RuntimeError,
     "CheckpointNotFound": FileNotFoundError,
     "DtypeMismatch": ValueError,
     "EpisodeError": RuntimeError,
