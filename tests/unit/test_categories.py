@@ -405,3 +405,15 @@ def test_a_batch_travels_as_a_copy() -> None:
         delivered = queue.sample(1)
         with pytest.raises(conduit.ConfigError, match="leased to this process"):
             pickle.dumps(delivered)
+
+
+def test_rows_of_a_checkpoint_offline(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        table = store.create_table("t", SCHEMA, 100)
+        table.extend(ROWS)
+        store.checkpoint(tmp_path)
+    found: list[tuple[int, str, str | None]] = []
+    with conduit.offline.open(tmp_path, buffer="1MiB").loader(2) as loader:
+        for batch in loader:
+            found += zip(batch["x"].tolist(), batch.decode("env"), batch.decode("task"), strict=True)
+    assert sorted(found) == list(zip(ROWS["x"], ENVS, TASKS, strict=True))

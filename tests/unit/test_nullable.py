@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -431,3 +432,23 @@ def test_rows_on_disk_keep_nulls_and_categories(tmp_path: Path) -> None:
         batch = table.sample(500)
         assert (batch["late"] == np.where(batch.valid["late"], batch["x"], 0)).all()
         table.verify()
+
+
+def test_who_finds_a_late_number_valid_has_it() -> None:
+    of = Schema((Column("x", "int64"), Column("late", "float32", nullable=True, mutable=True)))
+    with fresh_store() as store:
+        table = store.create_table("t", of, 4_000)
+        keys = table.extend({"x": range(4_000), "late": [None] * 4_000}, return_keys=True)
+
+        def update() -> None:
+            for first in range(0, 4_000, 20):
+                table.update(keys[first : first + 20], late=np.arange(first, first + 20, dtype=np.float32) + 1)
+
+        updating = threading.Thread(target=update)
+        updating.start()
+        while updating.is_alive():
+            batch = table.sample(2_000)
+            valid = batch.valid["late"]
+            assert (batch["late"][valid] == batch["x"][valid] + 1).all()
+        updating.join()
+        assert table.sample(2_000).valid["late"].all()
