@@ -11,7 +11,7 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
     samplers, windows, limiters, removers  settings       spec.py     all of them together, as stored
     schedules.py settings that change with time           disk.py     rows beyond what memory holds
     views.py     windows by name                          agents/     several agents in one environment
-    exchange/    rows to and from files of others
+    exchange/    rows to and from files of others                 torchrl/    a replay buffer in TorchRL's shape
 """
 
 import typing

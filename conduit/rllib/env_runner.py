@@ -7,6 +7,8 @@ from functools import cache
 from typing import Any
 
 from conduit.rllib.ingest import Address, FragmentWriter
+from conduit.rllib.replay import Replay
+from conduit.rllib.rollouts import EpisodeWriter, QueueAddress, Rollouts
 from conduit.store import Store
 
 __all__ = ["StoringEnvRunner", "storing"]
@@ -16,9 +18,10 @@ class StoringEnvRunner:
     """Mixed into an env runner class. Until it has been told where to write, it is that class and nothing else."""
 
     _conduit_store: Store | None = None
-    _conduit_writer: FragmentWriter | None = None
+    _conduit_writer: FragmentWriter | EpisodeWriter | None = None
+    _conduit_source: Rollouts | Replay | None = None
 
-    def conduit_connect(self, address: Address) -> None:
+    def conduit_connect(self, address: Address | QueueAddress) -> None:
         """Write to the store at `address` from now on.
 
         Raises:
@@ -27,7 +30,11 @@ class StoringEnvRunner:
         self.conduit_disconnect()
         os.environ.setdefault("CONDUIT_RUNTIME_DIR", address.runtime_dir)
         self._conduit_store = Store.attach(address.store)
-        self._conduit_writer = FragmentWriter(self._conduit_store, address, max(1, int(self.num_envs)))  # type: ignore[attr-defined]
+        self._conduit_writer = address.writer(self._conduit_store, max(1, int(self.num_envs)))  # type: ignore[attr-defined]
+
+    def conduit_close_with_it(self, source: Rollouts | Replay) -> None:
+        """Close `source` when this env runner, the driver's own, is stopped: learners may be elsewhere."""
+        self._conduit_source = source
 
     def conduit_disconnect(self) -> None:
         """Let go of the store. Idempotent."""
@@ -48,6 +55,8 @@ class StoringEnvRunner:
     def stop(self) -> None:
         """Let go of the store, and stop."""
         self.conduit_disconnect()
+        if self._conduit_source is not None:
+            self._conduit_source.close()
         super().stop()  # type: ignore[misc]
 
 

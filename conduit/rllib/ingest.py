@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conduit import rows, samplers, windows
+from conduit.rllib.n_steps import most
 from conduit.store import Store
 from conduit.table import Table
 from conduit_store.arrays import Array
@@ -33,11 +34,22 @@ class Address(NamedTuple):
     runtime_dir: str  # where its name is; a Ray worker may have been started without the driver's environment
     capacity: int
     sampler: samplers.Sampler
-    n_step: int
+    n_step: int | tuple[int, int]  # or a range, without its upper end
     gamma: float
     max_writers: int
     mean_episode_length: float
     seed: int
+
+    @property
+    def window(self) -> windows.Window:
+        """What a row is drawn with."""
+        if isinstance(self.n_step, int):
+            return windows.NStep(self.n_step, self.gamma)
+        return windows.Sequence(most(self.n_step))
+
+    def writer(self, store: Store, ongoing: int) -> FragmentWriter:
+        """Return a writer for one env runner of so many environments."""
+        return FragmentWriter(store, self, ongoing)
 
     def table(self, store: Store, schema: Schema | None) -> Table:
         """Return the table; with a schema create it, if nobody has.
@@ -57,7 +69,7 @@ class Address(NamedTuple):
                 schema,
                 self.capacity,
                 sampler=self.sampler,
-                window=windows.NStep(self.n_step, self.gamma),
+                window=self.window,
                 max_writers=self.max_writers,
                 mean_episode_length=self.mean_episode_length,
                 seed=self.seed,

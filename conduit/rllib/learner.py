@@ -1,13 +1,20 @@
-"""A learner that takes a prepared batch where RLlib's takes episodes."""
+"""Learners that take a prepared batch, or handles of episodes, where RLlib's take episodes."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from functools import cache
 from typing import Any
 
-from conduit.rllib.replay import Delivery, Replay
+from conduit.rllib.delivery import Deliveries, Delivery
+from conduit.rllib.episodes import opened
+from conduit.rllib.replay import Replay
+from conduit.rllib.rollouts import QueueAddress
+from conduit.store import Store
+from conduit_store.errors import SampleTimeout
 
-__all__ = ["BatchLearner", "taking_batches"]
+__all__ = ["BatchLearner", "EpisodeLearner", "opening_episodes", "taking_batches"]
 
 REPLAY = "conduit_replay"
 
@@ -18,19 +25,19 @@ class BatchLearner:
     _conduit_replay: Replay | None = None
     _conduit_batch: Any = None  # made from a delivery, and on its way through RLlib's update
 
-    def conduit_connect(self, replay: Replay) -> None:
-        """Save, restore and close `replay` with this learner."""
+    def conduit_connect(self, replay: Replay | None) -> None:
+        """Save, restore and close `replay` with this learner; None in a process of its own."""
         self._conduit_replay = replay
 
     def update(self, *given: Any, training_data: Any = None, **named: Any) -> Any:
         """Update from a `Delivery`, whose columns become the train batch as they are; all else as the class does."""
         if training_data is not None and training_data.episodes:
             first = training_data.episodes[0]
-            if isinstance(first, Delivery):
+            if isinstance(first, Delivery | Deliveries):
                 training_data = self._from_delivery(first)
         return super().update(*given, training_data=training_data, **named)  # type: ignore[misc]
 
-    def _from_delivery(self, delivery: Delivery) -> Any:
+    def _from_delivery(self, delivery: Delivery | Deliveries) -> Any:
         training_data = delivery.training_data(next(iter(self.module.keys())))  # type: ignore[attr-defined]
         self._conduit_batch = training_data.batch
         return training_data
@@ -70,3 +77,48 @@ def taking_batches(base: type) -> type:
     if issubclass(base, BatchLearner):
         return base
     return type(f"Batch{base.__name__}", (BatchLearner, base), {"__module__": __name__})
+
+
+class EpisodeLearner:
+    """Mixed into the Learner class of an on-policy algorithm. Overrides its making of a batch, and shutting down.
+
+    All behind that is RLlib's: connectors, advantages, minibatches, the learner thread of APPO and IMPALA.
+    """
+
+    _conduit_store: Store | None = None
+
+    def conduit_connect(self, address: QueueAddress) -> None:
+        """Open the episodes of the store at `address` from now on.
+
+        Raises:
+            StoreNotFound, AttachTimeout, AttachRefused: see Store.attach.
+        """
+        os.environ.setdefault("CONDUIT_RUNTIME_DIR", address.runtime_dir)
+        self._conduit_store = Store.attach(address.store)
+
+    def _make_batch_if_necessary(self, training_data: Any) -> Any:
+        """Handles become the episodes that they stand for."""
+        if training_data.episodes:
+            episodes = opened(training_data.episodes)
+            if not episodes:
+                raise SampleTimeout(
+                    f"all {len(training_data.episodes)} episodes of this batch were given up before it was their turn: "
+                    "raise max_size or sample_timeout of attach()"
+                )
+            training_data = dataclasses.replace(training_data, episodes=episodes)
+        return super()._make_batch_if_necessary(training_data)  # type: ignore[misc]
+
+    def shutdown(self) -> None:
+        """Shut down as the class does, and let go of the store."""
+        super().shutdown()  # type: ignore[misc]
+        if self._conduit_store is not None:
+            self._conduit_store.close()
+            self._conduit_store = None
+
+
+@cache
+def opening_episodes(base: type) -> type:
+    """Return `base` as a learner that opens handles of episodes."""
+    if issubclass(base, EpisodeLearner):
+        return base
+    return type(f"Opening{base.__name__}", (EpisodeLearner, base), {"__module__": __name__})

@@ -10,7 +10,9 @@ import numpy as np
 
 from conduit.batch import Batch
 from conduit.loader import Loader
+from conduit.rllib.delivery import Delivery
 from conduit.rllib.ingest import Address, Fragment, FragmentWriter
+from conduit.rllib.n_steps import drawn_steps
 from conduit.rllib.saved import append_saved, saved_rows
 from conduit.samplers import Prioritized
 from conduit.store import Store
@@ -18,49 +20,10 @@ from conduit.table import Table
 from conduit_store.errors import ConfigError, SampleTimeout, ShapeMismatch, UnknownTable
 from conduit_store.schema import Schema
 
-__all__ = ["Delivery", "PrioritizedReplay", "Replay"]
+__all__ = ["Delivering", "PrioritizedReplay", "Replay"]
 
 _LEAST_PRIORITY = 1e-12  # as in RLlib's buffer: a TD error of 0 does not make a row unreachable
-_NAMES = {"action": "actions", "reward": "rewards", "terminated": "terminateds", "truncated": "truncateds",
-          "weights": "weights", "n_step": "n_step", "obs": "obs", "next_obs": "new_obs"}  # fmt: skip
 _ONGOING = 256  # episodes that the driver itself can have in hand
-
-
-class Delivery:
-    """A prepared batch, as it travels from `sample()` to the learner in place of a list of episodes."""
-
-    __slots__ = ("batch",)
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    def env_steps(self) -> int:
-        """Steps that the batch holds."""
-        return len(self.batch)
-
-    def columns(self) -> dict[str, Any]:
-        """Torch tensors under RLlib's names, with the dtypes of its own learner connector."""
-        columns: dict[str, Any] = {}
-        for name, tensor in self.batch.torch(without=("discount",)).items():  # RLlib computes its own
-            top, _, rest = name.partition("/")
-            if rest:
-                _nest(columns, _NAMES[top], rest, tensor)
-            else:
-                columns[_NAMES[name]] = tensor
-        columns["rewards"] = columns["rewards"].float()
-        columns["n_step"] = columns["n_step"].long()
-        return columns
-
-    def training_data(self, module_id: str) -> Any:
-        """RLlib's `TrainingData` around a `MultiAgentBatch` of these columns."""
-        from ray.rllib.core.learner.training_data import TrainingData
-        from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
-
-        batches = {module_id: SampleBatch(self.columns())}  # type: ignore[no-untyped-call]
-        return TrainingData(batch=MultiAgentBatch(batches, env_steps=len(self.batch)))
 
 
 class Delivering(NamedTuple):
@@ -74,8 +37,11 @@ class Delivering(NamedTuple):
 class Replay:
     """Uniform replay. What RLlib's training step asks of its `local_replay_buffer`, and no more."""
 
-    def __init__(self, store: Store, address: Address, delivery: Delivering, *, saved: bool) -> None:
+    def __init__(
+        self, store: Store, address: Address, delivery: Delivering, *, saved: bool = False, learners: int = 1
+    ) -> None:
         self.store = store
+        self._learners = learners  # that get equal shares of a batch
         self.saved = saved  # in the algorithm's checkpoints
         self.address = address
         self._delivery = delivery
@@ -83,7 +49,7 @@ class Replay:
         self._table: Table | None = None
         self._writer: FragmentWriter | None = None
         self._keys: Any = None  # of the batch delivered last
-        self._added = self._episodes = self._delivered = 0
+        self._added = self._episodes = self._delivered = self._batches = 0
 
     @property
     def table(self) -> Table:
@@ -125,7 +91,9 @@ class Replay:
         beta: float | None = None,
         **_: Any,
     ) -> list[Delivery]:
-        """Return one prepared batch of `num_items` windows. RLlib's other arguments do not apply.
+        """Return a prepared batch of `num_items` windows, or a share of it for each learner.
+
+        A learner's share is what RLlib gives it: every so manieth row. RLlib's other arguments do not apply.
 
         Raises:
             ConfigError: n_step, gamma or a sequence length other than the table was created for.
@@ -142,9 +110,18 @@ class Replay:
         if beta is not None:
             self._set_beta(beta)
         batch = self._draw(num_items)
-        self._keys = batch.keys
+        steps = None
+        if not isinstance(address.n_step, int):
+            steps = drawn_steps(address.n_step, len(batch), address.seed, self._batches)
         self._delivered += len(batch)
-        return [Delivery(batch)]
+        self._batches += 1
+        return self._shares(batch, steps)
+
+    def _shares(self, batch: Batch, steps: Any) -> list[Delivery]:
+        """A batch in equal shares, and its keys in the order in which learners report their errors."""
+        of = self._learners
+        self._keys = batch.keys if of == 1 else np.concatenate([batch.keys[i::of] for i in range(of)])
+        return [Delivery(batch, steps=steps, gamma=self.address.gamma, parts=(i, of)) for i in range(of)]
 
     def _draw(self, n: int) -> Batch:
         try:
@@ -263,11 +240,3 @@ class PrioritizedReplay(Replay):
             delivered = "no batch" if keys is None else f"a batch of {len(keys)}"
             raise ShapeMismatch(f"{len(values)} priorities, and {delivered} is waiting for them")
         self.table.update_priorities(keys, values)
-
-
-def _nest(columns: dict[str, Any], name: str, rest: str, tensor: Any) -> None:
-    place = columns.setdefault(name, {})
-    *path, last = rest.split("/")
-    for part in path:
-        place = place.setdefault(part, {})
-    place[last] = tensor

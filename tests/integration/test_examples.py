@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import until
 
 for extra in ("torch", "gymnasium"):
     pytest.importorskip(extra)
@@ -61,3 +64,27 @@ def test_offline_clones_what_it_recorded(tmp_path: Path) -> None:
     assert status == 0, out
     assert "the clone balances for" in out
     assert [file.name for file in (tmp_path / "experience").iterdir()] == ["part-00000.parquet"]
+
+
+def test_grpo_learns(tmp_path: Path) -> None:
+    """Three processes that run as they will, so not the same every time: the target is far below what it gets to."""
+    picture = tmp_path / "curve.png"
+    command = ("grpo_rollouts.py", "--target=0.3", f"--plot={picture}")
+    status, out = finish(tmp_path / "a", start(tmp_path / "a", *command))
+    assert status == 0, out
+    assert "accuracy 0.0" in out.splitlines()[0]
+    assert "of 128 unseen prompts right" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_grpo_ends_with_its_workers_at_ctrl_c(tmp_path: Path) -> None:
+    process = start(tmp_path / "a", "grpo_rollouts.py")
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert "update  20" in first
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+    assert len(children) >= 2
+    process.send_signal(signal.SIGINT)
+    status, _ = finish(tmp_path / "a", process)
+    assert status == 130
+    until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))  # Python's tracker ends last

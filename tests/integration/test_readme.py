@@ -1,4 +1,4 @@
-"""The code in README.md and in docs/sampling.md runs as it stands there."""
+"""The code in README.md, docs/sampling.md and docs/torchrl.md runs as it stands there."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def test_the_page_of_sampling_runs() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "SampleToInsertRatio(4): 100 inserted x 4 - 256 sampled leaves 144, 256 asked; 28 more" in done.stdout
+
+
+def test_the_page_of_torchrl_runs() -> None:
+    code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "torchrl.md").read_text(), re.DOTALL))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], check=False, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_linked_file_exists() -> None:

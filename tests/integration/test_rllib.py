@@ -15,10 +15,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "integration" / "rllib"  # its files import ray, so they are read here and not imported
 
-EXACT = re.findall(r'^    "(\w+)": lambda', (FOLDER / "exact.py").read_text(), re.M)
-BEHAVIOUR = re.findall(r"^def (\w+)\(\) -> None:", (FOLDER / "behaviour.py").read_text(), re.M)
-SLOW = ("remote_runners", "tune_trials", "crash")  # processes start and die: a minute
-QUICK = [*(f"exact_{name}" for name in EXACT), *(name for name in BEHAVIOUR if name not in SLOW)]
+SOURCES = [(FOLDER / name).read_text() for name in ("exact.py", "on_policy.py", "behaviour.py")]
+EXACT = [f"exact_{name}" for source in SOURCES for name in re.findall(r'^    "(\w+)": lambda: exact', source, re.M)]
+BEHAVIOUR = [name for source in SOURCES for name in re.findall(r"^def (\w+)\(\) -> None:", source, re.M)]
+FLOWS = [name for source in SOURCES for name in re.findall(r'^    "(\w+)": lambda: flows', source, re.M)]
+# Processes start, which takes each ten seconds, and some die: minutes.
+SLOW = (
+    "remote_runners", "tune_trials", "crash", "exact_dqn_learners", "exact_sac_learners", "exact_ppo_remote",
+    "exact_ppo_learners", *FLOWS,
+)  # fmt: skip
+QUICK = [name for name in (*EXACT, *BEHAVIOUR) if name not in SLOW]
 
 
 @cache
@@ -60,5 +66,6 @@ def test_rllib_with_processes(name: str) -> None:
 
 
 def test_every_scenario_is_run() -> None:
-    assert set(SLOW) < set(BEHAVIOUR)
-    assert len(EXACT) == 8
+    assert set(SLOW) < {*BEHAVIOUR, *EXACT, *FLOWS}
+    assert len(EXACT) == 22
+    assert len(FLOWS) == 2

@@ -12,7 +12,10 @@ import conduit
 import conduit_store
 from conduit_store import errors
 
-HEAVY = ("torch", "ray", "cupy", "pyarrow", "gymnasium", "rich", "matplotlib", "pandas", "asyncio", "multiprocessing")
+HEAVY = (
+    "torch", "torchrl", "tensordict", "ray", "cupy", "pyarrow", "gymnasium", "rich", "matplotlib", "pandas", "asyncio",
+    "multiprocessing",
+)  # fmt: skip
 PUBLIC = {
     "Batch", "BlockView", "Column", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics", "UpdateResult",
     "DeviceBatch", "Loader", "LoaderMetrics", "VectorWriter", "Writer", "agents", "limiters", "removers", "samplers",

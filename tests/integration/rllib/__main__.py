@@ -10,9 +10,14 @@ import traceback
 
 import ray
 
-from tests.integration.rllib import behaviour, exact
+from tests.integration.rllib import behaviour, exact, on_policy
 
-SCENARIOS = {**{f"exact_{name}": run for name, run in exact.SCENARIOS.items()}, **behaviour.SCENARIOS}
+EXACT = exact.SCENARIOS | exact.LEARNERS | on_policy.SCENARIOS | on_policy.PROCESSES
+SCENARIOS = {
+    **{f"exact_{name}": run for name, run in EXACT.items()},
+    **behaviour.SCENARIOS,
+    **on_policy.FLOWS,
+}
 
 
 def main(names: list[str]) -> int:

@@ -18,8 +18,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import ray
+from ray.rllib.algorithms.bc import BCConfig
+from ray.rllib.algorithms.cql import CQLConfig
 from ray.rllib.algorithms.dqn import DQNConfig
-from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.env_to_module import FlattenObservations
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
@@ -240,9 +241,10 @@ def callbacks() -> None:
 def refuses() -> None:
     """What is not covered is named at once."""
     cases = [
-        (PPOConfig().environment("CartPole-v1"), "PPO"),
-        (dqn().learners(num_learners=1), "num_learners=1"),
-        (dqn(n_step=(1, 3)), "n_step"),
+        (BCConfig().environment("CartPole-v1"), "BC"),
+        (CQLConfig().environment("Pendulum-v1"), "CQL"),
+        (dqn(store_buffer_in_checkpoints=True).learners(num_learners=1), "num_learners=1"),
+        (dqn().env_runners(create_local_env_runner=False, num_env_runners=1), "create_local_env_runner"),
         (dqn().rl_module(model_config={"use_lstm": True}), "recurrent"),
         (dqn(replay_buffer_config={"type": "MultiAgentEpisodeReplayBuffer", "capacity": 10}), "MultiAgent"),
         (dqn().learners(learner_connector=lambda *_: []), "learner connector"),

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.algorithms.tqc import TQCConfig
 from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
 from ray.rllib.utils.replay_buffers.utils import update_priorities_in_episode_replay_buffer
 
 import conduit.rllib
-from conduit.rllib.replay import Delivery
 
 STEPS = "num_env_steps_sampled_lifetime"
 
@@ -26,13 +26,18 @@ def dqn(**training: Any) -> Any:
     )
 
 
-def sac(**training: Any) -> Any:
+def sac(kind: Any = SACConfig, **training: Any) -> Any:
     return (
-        SACConfig()
+        kind()
         .environment("Pendulum-v1")
         .debugging(seed=3)
         .training(target_network_update_freq=100, num_steps_sampled_before_learning_starts=0, **training)
     )
+
+
+def learners(config: Any, n: int) -> Any:
+    """Learners in processes of their own, small: two cores are enough for Ray."""
+    return config.learners(num_learners=n, num_cpus_per_learner=0)
 
 
 UNIFORM = {"type": "EpisodeReplayBuffer", "capacity": 10_000}
@@ -45,8 +50,8 @@ class Twins:
     def __init__(self, make: Any, steps: int, envs: int = 1) -> None:
         self.stock = make().env_runners(num_envs_per_env_runner=envs).build_algo()
         self.ours = conduit.rllib.attach(make().env_runners(num_envs_per_env_runner=envs)).build_algo()
-        self.learners = [algo.learner_group._learner for algo in (self.stock, self.ours)]
-        self.learners[1].set_state(self.learners[0].get_state())
+        self.groups = [algo.learner_group for algo in (self.stock, self.ours)]
+        self.groups[1].set_state(self.groups[0].get_state())
         self.sampled = 0
         self.keys: dict[tuple[str, int], int] = {}
         self._collect(steps)
@@ -73,7 +78,7 @@ class Twins:
         self.keys = {name: int(key) for name, key in zip(order, keys, strict=True) if name is not None}
 
     def draw(self, n: int) -> tuple[list[Any], Any]:
-        """Stock's batch, and the same rows and weights as ours."""
+        """Stock's batch, and the same rows, weights and steps as ours."""
         buffer, config = self.stock.local_replay_buffer, self.stock.config
         episodes = buffer.sample(
             num_items=n, n_step=config.n_step, gamma=config.gamma, beta=config.replay_buffer_config.get("beta"),
@@ -89,18 +94,21 @@ class Twins:
         replay = self.ours.local_replay_buffer
         batch = replay.table.rows(np.array([self.keys[name] for name in names], np.uint64))
         batch.weights[:] = [episode.extra_model_outputs["weights"][0] for episode in episodes]
-        replay._keys = batch.keys
-        return episodes, batch
+        steps = np.array([episode.extra_model_outputs["n_step"][0] for episode in episodes])
+        return episodes, replay._shares(batch, None if isinstance(config.n_step, int) else steps)
 
     def update(self, algo: Any, episodes: list[Any]) -> Any:
         torch.manual_seed(self.sampled)
         results = algo.learner_group.update(episodes=episodes, timesteps={STEPS: self.sampled})
-        errors = results[0]["default_policy"].pop("td_error").peek()
-        errors = np.concatenate([np.atleast_1d(np.asarray(e)) for e in errors])
+        found = [e for result in results for e in result["default_policy"].pop("td_error").peek()]
+        errors = np.concatenate([np.atleast_1d(np.asarray(e)) for e in found])
         update_priorities_in_episode_replay_buffer(
             replay_buffer=algo.local_replay_buffer, td_errors={"default_policy": {"td_error": errors}}
         )
         return errors
+
+    def state(self, side: int) -> Any:
+        return self.groups[side].get_state(components=["learner/rl_module", "learner/optimizer"])["learner"]
 
     def stop(self) -> None:
         self.stock.stop()
@@ -128,22 +136,28 @@ def exact(make: Any, *, batch: int, updates: int = 10, envs: int = 1) -> None:
     """Ten updates of both on the same draws; batches, TD errors, parameters and optimizer state compared."""
     twins = Twins(make, 400, envs)
     try:
-        stock, _ = twins.learners
-        before = {k: v.copy() for k, v in stock.get_state()["rl_module"]["default_policy"].items()}
+        before = twins.state(0)["rl_module"]["default_policy"]
+        before = {k: v.copy() for k, v in before.items()}
+        replay = twins.ours.local_replay_buffer
         for i in range(updates):
             episodes, drawn = twins.draw(batch)
-            if i == 0:
+            keys = replay._keys
+            if i == 0 and twins.groups[0].is_local:
+                stock = twins.groups[0]._learner
                 whole = stock._learner_connector(
                     rl_module=stock.module, batch={}, episodes=list(episodes), shared_data={}, metrics=None
                 )["default_policy"]
-                same({k: whole[k] for k in sorted(whole)}, dict(sorted(Delivery(drawn).columns().items())), "batch")
+                same({k: whole[k] for k in sorted(whole)}, dict(sorted(drawn[0].columns().items())), "batch")
             twins.sampled += 20
             errors = twins.update(twins.stock, episodes)
-            same(errors, twins.update(twins.ours, [Delivery(drawn)]), "td_errors")
-            one, other = (learner.get_state(components=["rl_module", "optimizer"]) for learner in twins.learners)
+            same(errors, twins.update(twins.ours, drawn), "td_errors")
+            if hasattr(replay.address.sampler, "alpha"):  # the last of a row that is there twice counts
+                latest = dict(zip(keys.tolist(), np.maximum(errors, 1e-12).astype(np.float32).tolist(), strict=True))
+                assert replay.table.priorities(list(latest)).tolist() == list(latest.values()), "priorities"
+            one, other = twins.state(0), twins.state(1)
             same(one["rl_module"], other["rl_module"], f"update {i}: parameters")
             same(one["optimizer"], other["optimizer"], f"update {i}: optimizer")
-        after = stock.get_state()["rl_module"]["default_policy"]
+        after = twins.state(0)["rl_module"]["default_policy"]
         assert any((before[k] != after[k]).any() for k in before), "nothing was learnt"
     finally:
         twins.stop()
@@ -155,7 +169,17 @@ SCENARIOS = {
     "dqn_vector_env": lambda: exact(lambda: dqn(n_step=2), batch=32, envs=3),
     "dqn_uniform": lambda: exact(lambda: dqn(replay_buffer_config=UNIFORM, double_q=False, dueling=False), batch=64),
     "dqn_rainbow": lambda: exact(lambda: dqn(n_step=3, **RAINBOW), batch=32),
+    "dqn_n_step_range": lambda: exact(lambda: dqn(n_step=(1, 4), gamma=0.9), batch=32),
     "sac": lambda: exact(lambda: sac(tau=0.01), batch=256),
     "sac_n_step_3": lambda: exact(lambda: sac(n_step=3), batch=64),
+    "sac_n_step_range": lambda: exact(lambda: sac(n_step=(2, 5)), batch=64),
     "sac_uniform": lambda: exact(lambda: sac(replay_buffer_config=UNIFORM), batch=64),
+    "sac_twin_q": lambda: exact(lambda: sac(twin_q=False, target_entropy=-2.0), batch=64),
+    "tqc": lambda: exact(lambda: sac(TQCConfig), batch=64),
+    "tqc_n_step_3": lambda: exact(lambda: sac(TQCConfig, n_step=3, n_critics=3), batch=64),
+}
+
+LEARNERS = {
+    "dqn_learners": lambda: exact(lambda: learners(dqn(n_step=2), 2), batch=64, updates=3),
+    "sac_learners": lambda: exact(lambda: learners(sac(n_step=(1, 3)), 1), batch=64, updates=3),
 }

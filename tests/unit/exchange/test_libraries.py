@@ -218,6 +218,7 @@ def test_tensordict_reads_it(tmp_path: Path) -> None:
         rows = table.export(tmp_path / "x", "tensordict")
         held = table.to_tensordict()
         mapped = tensordict.TensorDict.load_memmap(str(tmp_path / "x"))
+        found: Any  # its indices are keys and rows
         for found in (mapped, held):
             assert list(found.batch_size) == [rows]
             assert found["next", "reward"].shape == found["next", "done"].shape == (rows, 1)

@@ -1,0 +1,170 @@
+"""The queues of on-policy algorithms: env runners write episodes into them whole, one queue for each module."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from conduit.queue import Queue
+from conduit.rllib.episodes import Origin, StoredEpisode, StoredEpisodes, columns_of, form_of, kept_of
+from conduit.store import Store
+from conduit_store.arrays import Array
+from conduit_store.errors import AppendTimeout, NameTaken, UnknownTable
+from conduit_store.schema import Schema
+
+__all__ = ["EpisodeWriter", "QueueAddress", "Rollouts"]
+
+logger = logging.getLogger("conduit")
+
+QUEUE = "episodes"  # and a module's name behind it, where there are several
+
+
+class QueueAddress(NamedTuple):
+    """Where an algorithm's episodes go, and the queues that their first writer creates there."""
+
+    store: str
+    runtime_dir: str
+    max_size: int  # rows: steps, and one more for each episode
+    max_writers: int
+    timeout: float | None  # seconds that an env runner waits for room
+    opens_on_arrival: bool
+
+    def writer(self, store: Store, ongoing: int) -> EpisodeWriter:
+        """Return a writer for one env runner, of whatever number of environments."""
+        return EpisodeWriter(store, self)
+
+    def queue(self, store: Store, name: str, schema: Schema) -> Queue:
+        """Return the queue `name`; create it, if nobody has.
+
+        Raises:
+            OutOfHostMemory: it does not fit; its memory is reserved whole. ConfigError: a name that is not allowed.
+        """
+        with suppress(UnknownTable):
+            return store.queue(name)
+        try:
+            return store.create_queue(name, schema, self.max_size, max_writers=self.max_writers)
+        except NameTaken:  # by another env runner, meanwhile
+            return store.queue(name)
+
+
+class EpisodeWriter:
+    """Writes the episodes that an env runner returns. For one thread of one process."""
+
+    def __init__(self, store: Store, address: QueueAddress) -> None:
+        self._store = store
+        self._address = address
+        self._origin = Origin(store.name, address.runtime_dir, address.opens_on_arrival)
+        self._queues: dict[str, Queue] = {}
+        self._forms: dict[str, tuple[Any, Any, bytes]] = {}
+
+    def write(self, episodes: Sequence[Any]) -> list[Any]:
+        """Append the steps of RLlib's episodes; return a handle for each.
+
+        An episode without steps, or whose buffers differ in length, is returned as it is. Waits for room; where there
+        is none in time, the oldest episodes that nobody has come for are given up.
+
+        Raises:
+            CapacityError: an episode is longer than the queue. MissingColumn, UnknownColumn, DtypeMismatch,
+            ShapeMismatch: it has other contents than the first that was written.
+        """
+        return [self._several(e) if hasattr(e, "agent_episodes") else self._one(e, QUEUE) for e in episodes]
+
+    def _several(self, episode: Any) -> StoredEpisodes:
+        agents = {
+            agent: self._one(own, f"{QUEUE}-{own.module_id}") for agent, own in episode.agent_episodes.items()
+        }
+        shell = copy.copy(episode)
+        shell.agent_episodes = {}
+        return StoredEpisodes(shell, agents, len(episode))
+
+    def _one(self, episode: Any, name: str) -> Any:
+        if len(episode) == 0:
+            return episode
+        episode = episode.to_numpy()
+        form = form_of(episode)
+        if form is None:
+            return episode
+        columns = columns_of(episode, form)
+        lookback, steps = episode.observations.lookback, len(episode)
+        n = lookback + steps + 1
+        padded = _padded(columns, n)
+        if padded is None:
+            return episode
+        queue = self._queues.get(name)
+        if queue is None:
+            schema = Schema.from_example({key: values[0] for key, values in padded.items()})
+            queue = self._queues[name] = self._address.queue(self._store, name, schema)
+        keys = self._append(queue, padded)
+        runs = _runs(keys)
+        return StoredEpisode(
+            self._origin, name, runs, steps, lookback, self._form(name, episode, form), kept_of(episode)
+        )
+
+    def _append(self, queue: Queue, columns: dict[str, Array]) -> Any:
+        try:
+            return queue.extend(columns, timeout=self._address.timeout, return_keys=True)
+        except AppendTimeout:
+            given_up = 0
+            n = len(columns["rewards"])
+            for view in queue.blocks():  # the oldest first
+                given_up += queue.drop(view.keys)
+                if given_up >= n:
+                    break
+            logger.warning("no room in %r: %d rows that no learner has come for are given up", queue, given_up)
+            return queue.extend(columns, timeout=self._address.timeout, return_keys=True)
+
+    def _form(self, name: str, episode: Any, form: tuple[Any, ...]) -> bytes:
+        """The pickled form, made once for all episodes that are alike."""
+        spaces = episode.observation_space, episode.action_space
+        known = self._forms.get(name)
+        if known is None or known[1] != form or any(a is not b for a, b in zip(known[0], spaces, strict=True)):
+            known = self._forms[name] = (spaces, form, pickle.dumps((spaces, form)))
+        return known[2]
+
+    def close(self) -> None:
+        """Nothing to give back: what was written is there."""
+
+
+class Rollouts:
+    """The driver's side: the store of one on-policy algorithm."""
+
+    def __init__(self, store: Store, address: QueueAddress) -> None:
+        self.store = store
+        self.address = address
+
+    def report(self) -> dict[str, Any]:
+        """Return the counts of every queue, by its name."""
+        if self.store.closed:
+            return {}
+        return {name: self.store.queue(name).info()._asdict() for name in self.store.tables()}
+
+    def close(self) -> None:
+        """Close the store; its memory goes once the env runners have stopped. Idempotent."""
+        self.store.close()
+
+
+def _padded(columns: dict[str, Array], n: int) -> dict[str, Array] | None:
+    """All columns with n rows: but for observations, zeros are behind the last. None where lengths are others."""
+    padded: dict[str, Array] = {}
+    for name, values in columns.items():
+        if len(values) == n:
+            padded[name] = values
+        elif len(values) == n - 1:
+            padded[name] = np.concatenate([values, np.zeros((1, *values.shape[1:]), values.dtype)])
+        else:
+            return None
+    return padded
+
+
+def _runs(keys: Any) -> tuple[tuple[int, int], ...]:
+    """Keys that follow each other, as (first, how many)."""
+    breaks = np.flatnonzero(np.diff(keys) != 1) + 1
+    starts = [0, *breaks.tolist()]
+    ends = [*breaks.tolist(), len(keys)]
+    return tuple((int(keys[a]), b - a) for a, b in zip(starts, ends, strict=True))

@@ -1,0 +1,74 @@
+"""Which configs are covered. What is not is refused by name, when it is attached and when the algorithm is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conduit_store.errors import ConfigError
+
+__all__ = ["BUFFERS", "buffer_type", "check", "is_on_policy"]
+
+BUFFERS = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
+
+
+def is_on_policy(config: Any) -> bool:
+    """Whether the algorithm takes its episodes as they come: PPO, APPO and IMPALA."""
+    from ray.rllib.algorithms.impala.impala import IMPALA
+    from ray.rllib.algorithms.ppo.ppo import PPO
+
+    return config.algo_class is not None and issubclass(config.algo_class, (PPO, IMPALA))
+
+
+def check(config: Any) -> None:
+    """Refuse what is not covered.
+
+    Raises:
+        ConfigError: says which setting, and what to do.
+    """
+    from ray.rllib.algorithms.cql.cql import CQL
+    from ray.rllib.algorithms.dqn.dqn import DQN
+
+    on_policy = is_on_policy(config)
+    if not on_policy and (config.algo_class is None or not issubclass(config.algo_class, DQN)):
+        name = getattr(config.algo_class, "__name__", "no algorithm")
+        raise ConfigError(
+            f"attach() got a config for {name}: DQN, SAC, TQC, PPO, APPO, IMPALA and what derives from them are covered"
+        )
+    _refuse(
+        {
+            "CQL, whose data RLlib reads by itself": issubclass(config.algo_class, CQL),
+            "the old API stack": not config.enable_env_runner_and_connector_v2,
+            "offline data (input_)": not config.is_online,
+        }
+    )
+    if not on_policy:
+        _check_replay(config)
+
+
+def _check_replay(config: Any) -> None:
+    _refuse(
+        {
+            "several agents (multi_agent()) with replay": config.is_multi_agent,
+            f"store_buffer_in_checkpoints with num_learners={config.num_learners}; use 0":
+                config.num_learners > 0 and config.store_buffer_in_checkpoints,
+            "a learner connector of your own with replay: it works on episodes, which stay in the store":
+                config._learner_connector,
+            "create_local_env_runner=False": not config.create_local_env_runner,
+            "a recurrent module (use_lstm) with replay": bool((config.model_config or {}).get("use_lstm")),
+        }
+    )  # fmt: skip
+    kind = buffer_type(config)
+    if kind not in BUFFERS:
+        raise ConfigError(f"replay_buffer_config type {kind!r} is not covered: give one of {', '.join(BUFFERS)}")
+
+
+def _refuse(refused: dict[str, Any]) -> None:
+    for what, given in refused.items():
+        if given:
+            raise ConfigError(f"conduit.rllib does not cover {what}")
+
+
+def buffer_type(config: Any) -> str:
+    """The name of the buffer's class, whatever way it is given."""
+    kind = config.replay_buffer_config.get("type")
+    return str(getattr(kind, "__name__", kind)).rpartition(".")[2]
