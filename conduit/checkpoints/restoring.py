@@ -242,9 +242,7 @@ def _divide(table: Table, block: int, batch: Batch) -> list[int]:
     return starts
 
 
-def _one_by_one(
-    table: Table, saved: SavedTable, part: Part, runs: Runs, shape: Shape | None, changes: Changes
-) -> None:
+def _one_by_one(table: Table, saved: SavedTable, part: Part, runs: Runs, shape: Shape | None, changes: Changes) -> None:
     """Read a file and put each of its rows where it goes now."""
     memory = load(saved.folder, part)
     by_block = np.zeros(saved.record.n_blocks, saved.blocks.dtype)
@@ -268,7 +266,7 @@ def _one_by_one(
                 values = _column(saved, memory, part, k, column.name)[chosen]
                 values = np.ascontiguousarray(values, column.dtype)
             else:
-                values = default_rows(column, changes.defaults[column.name], len(to))
+                values = default_rows(column, changes.defaults, len(to))
             table._native.place(number, to, values, len(to))
         start += batch.rows
 

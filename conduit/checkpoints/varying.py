@@ -187,7 +187,9 @@ class VaryingShape(Shape):
 
 
 def _elements(column: Column, value: Any) -> Array:
-    """Return the elements of one row: (length, *inner)."""
+    """Return the elements of one row: (length, *inner); none of a null."""
+    if value is None:
+        return np.zeros((0, *column.shape[1:]), column.dtype)
     row = as_ragged_row(column, value)
     elements: Array = np.frombuffer(row, np.uint8) if column.text is not None else np.ascontiguousarray(row)
     return elements

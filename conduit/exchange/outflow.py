@@ -23,6 +23,7 @@ from conduit.exchange.frame import PRIORITY, Frame, outer
 from conduit.histogram import scan_keys
 from conduit_store.arrays import Array
 from conduit_store.errors import StaleKey
+from conduit_store.schema import Column
 
 if TYPE_CHECKING:
     from conduit.table import Table
@@ -47,7 +48,7 @@ class Outflow:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self.frame = Frame.of_table(table.spec)
+        self.frame = Frame.of_table(table.spec, table._schema_now())
         self.schema = self.frame.to_arrow()
         self.episodes = 0
         self._places: dict[int, _Place] = {}  # by the key of the row that is to come
@@ -191,7 +192,10 @@ class Outflow:
         self, data: pa.RecordBatch, keys: Array, chosen: Array | None, links: list[pa.Array] | None = None
     ) -> pa.Table:
         """Copy rows of a block, so that it need not stay pinned."""
-        arrays = [*(links or []), *map(outer, data.columns)]
+        arrays = [
+            *(links or []),
+            *(self._outer(column, array) for column, array in zip(self.frame.schema.valued, data.columns, strict=True)),
+        ]
         names = [name for name in self.schema.names if name not in self.frame.finals and name != PRIORITY]
         indices = pa.array(np.arange(len(data)) if chosen is None else chosen)
         arrays = [array.take(indices) for array in arrays]
@@ -200,6 +204,12 @@ class Outflow:
             arrays.append(pa.array(known, pa.float32(), mask=np.isnan(known)))
             names.append(PRIORITY)
         return pa.table(dict(zip(names, arrays, strict=True)))
+
+    def _outer(self, column: Column, array: pa.Array) -> pa.Array:
+        """As `outer`; categories with one dictionary for all pieces: the one of the beginning has them all."""
+        if not column.categorical:
+            return outer(array)
+        return pa.DictionaryArray.from_arrays(array.indices, pa.array(column.values, pa.string()), safe=False)
 
     @property
     def _priority_window(self) -> str:
@@ -212,7 +222,7 @@ class Outflow:
             if finals is None or data is None:
                 columns[name] = pa.nulls(len(part), self.schema.field(name).type)
             else:
-                columns[name] = outer(data.column(column.name)).take(finals)
+                columns[name] = self._outer(column, data.column(column.name)).take(finals)
         return pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
 

@@ -83,6 +83,7 @@ class Writer {
   void divide(std::uint32_t block, const Rows& rows, std::uint32_t from);
   void learn();
   bool reserve(std::uint32_t n);
+  bool place_varying(const Rows& rows);
   std::uint32_t append_in_turn(const Rows& rows);
   std::uint32_t append_together(const Rows& rows);
   std::uint32_t append_queued(const Rows& rows);

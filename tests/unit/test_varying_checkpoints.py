@@ -202,6 +202,24 @@ def test_other_columns(tmp_path: Path) -> None:
         Store.restore(tmp_path, "x", "16MiB", tables={"t": checkpoints.Changes(schema=refused)})
 
 
+def test_nulls_and_an_added_column_of_them(tmp_path: Path) -> None:
+    goal, tokens = Column("goal", "f4", nullable=True), Column("tokens", "i4", (None,), mean_length=4)
+    note = Column("note", "string", mean_length=4, nullable=True)
+    goals = [None if n % 3 == 0 else float(n) for n in range(30)]
+    with fresh_store() as store:
+        table = store.create_table("t", Schema((Column("x", "i8"), goal, tokens)), 40, max_writers=1)
+        lists = [np.arange(n % 6, dtype="i4") for n in range(30)]
+        table.extend({"x": np.arange(30), "goal": goals, "tokens": lists})
+        store.checkpoint(tmp_path)
+    kinds = Schema((Column("x", "i8"), goal, tokens, note))
+    changes = checkpoints.Changes(max_size=90, schema=kinds, defaults={"note": None})
+    with restored(tmp_path, tables={"t": changes}) as again:
+        rows = [row for view in again["t"].blocks() for row in view.to_arrow().to_pylist()]
+    assert [row["goal"] for row in rows] == goals
+    assert [row["tokens"] for row in rows] == [list(range(n % 6)) for n in range(30)]
+    assert {row["note"] for row in rows} == {None}
+
+
 def test_a_queue_of_another_capacity(tmp_path: Path) -> None:
     with fresh_store() as store:
         queue = store.create_queue("q", SCHEMA, 60, consumers=("a", "b"))

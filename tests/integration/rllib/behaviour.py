@@ -32,7 +32,7 @@ from conduit.samplers import Uniform
 from conduit.table import Table
 from conduit_store.arrow import to_numpy
 from conduit_transport import names
-from tests.integration.rllib.exact import dqn
+from tests.integration.rllib.exact import SEVERAL, agents, dqn
 
 
 def short(config: Any, steps: int = 100, **replay: Any) -> Any:
@@ -77,6 +77,31 @@ def trains() -> None:
     algo.stop()
     assert stores() == before
     algo.stop()
+
+
+def several_agents_train() -> None:
+    """Each module's steps are in a table of its own; the algorithm's checkpoint holds them all."""
+    config = short(agents(dqn(n_step=2, store_buffer_in_checkpoints=True, replay_buffer_config=SEVERAL)))
+    algo = conduit.rllib.attach(config, host_memory="256MiB").build_algo()
+    for _ in range(3):
+        algo.train()
+    result: Any = algo.train()
+    replay = algo.local_replay_buffer
+    assert sorted(replay.modules) == ["one", "two"]
+    assert sorted(replay.store.tables()) == ["replay-one", "replay-two"]
+    assert len(replay) == sum(len(own) for own in replay.modules.values()) > 400
+    assert result["replay_buffer"]["num_env_steps_added_lifetime"] == result["num_env_steps_sampled_lifetime"] >= 400
+    for name, own in replay.modules.items():
+        own.table.verify()
+        assert own.table.info().updated == result["replay_buffer"][name]["num_env_steps_sampled_lifetime"] >= 32 * 40
+    stored = {name: len(own) for name, own in replay.modules.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = algo.save_to_path(Path(folder) / "a")
+        algo.stop()
+        again = type(algo).from_checkpoint(path)
+    assert {name: len(own) for name, own in again.local_replay_buffer.modules.items()} == stored
+    again.train()
+    again.stop()
 
 
 def evicts() -> None:
@@ -360,6 +385,7 @@ def tune_trials() -> None:
 
 SCENARIOS = {
     f.__name__: f
-    for f in (trains, evicts, checkpoints, checkpoints_without_replay, flattened_observations, nested_observations,
-              stops_within_episodes, evaluates, callbacks, refuses, remote_runners, tune_trials, crash)
+    for f in (trains, several_agents_train, evicts, checkpoints, checkpoints_without_replay, flattened_observations,
+              nested_observations, stops_within_episodes, evaluates, callbacks, refuses, remote_runners, tune_trials,
+              crash)
 }  # fmt: skip
