@@ -34,10 +34,11 @@ _NO_ROW = 2**32 - 1
 class Changes:
     """What is to be different of a table when it is restored; None leaves a thing as it was saved.
 
-    `max_size`: of a smaller table's rows the newest stay. `limiter`: another one, or other numbers; counts go on where
-    both are a SampleToInsertRatio. `schema`: with columns added (each in `defaults`, one row's value, None where it is
-    nullable), left out, made nullable, or of a dtype that holds every value of the old one. `disk`: another one, or
-    False to have all rows in memory. Keys of a table of another shape are new, and old ones stale.
+    `max_size`: of a smaller table's rows the newest stay; where rows vary in length, as many as there is memory for.
+    `limiter`: another one, or other numbers; counts go on where both are a SampleToInsertRatio. `schema`: with columns
+    added (each in `defaults`, one row's value, None where it is nullable), left out, made nullable, or of a dtype that
+    holds every value of the old one. `disk`: another one, or False to have all rows in memory. Keys of a table of
+    another shape are new, and old ones stale.
 
     Example:
         >>> Changes(max_size=2_000_000, limiter=conduit.limiters.MinSize(10_000))
@@ -69,14 +70,7 @@ def changed_spec(saved: SavedTable, changes: Changes) -> TableSpec:
         raise ConfigError(f"defaults {sorted(changes.defaults)} of table {spec.name!r} go with a schema that adds them")
     if changes.disk is not None:
         given["disk"] = changes.disk or None
-    made = replace(spec, messages=None, **given) if given else spec
-    if (made.schema.ragged or spec.schema.ragged) and not same_shape(saved, made):
-        raise ConfigError(
-            f"table {spec.name!r} of the checkpoint has columns whose rows vary in length: it is restored as large as "
-            "it was and with the columns that it had. Leave max_size and schema out of its changes, or append its rows "
-            "to another table (rows of a checkpoint are Arrow files)"
-        )
-    return made
+    return replace(spec, messages=None, **given) if given else spec
 
 
 def _check_columns(spec: TableSpec, changes: Changes) -> None:
@@ -102,7 +96,8 @@ def _check_columns(spec: TableSpec, changes: Changes) -> None:
                 f"column {column.name!r} of table {spec.name!r} is {before.dtype_name}, and cannot become "
                 f"{column.dtype_name}"
             )
-        if before.shape != column.shape or not np.can_cast(before.dtype, column.dtype, "safe"):
+        same = before.shape == column.shape and before.text == column.text
+        if not same or not np.can_cast(before.dtype, column.dtype, "safe"):
             raise ConfigError(
                 f"column {column.name!r} of table {spec.name!r} is {before.dtype} {before.shape}, and cannot become "
                 f"{column.dtype} {column.shape} without loss"
@@ -171,8 +166,7 @@ class Shape:
                 waiting |= rows[f"delivery:{consumer}"] != _NO_ROW
             steps = waiting
         newer = np.cumsum(steps[::-1])[::-1]  # of each row: live rows from it on
-        room = (layout.blocks - (1 if spec.slots else min(spec.max_writers, layout.blocks - 1))) * layout.rows
-        keep = np.flatnonzero((newer <= spec.max_size) & (np.arange(n) >= n - room))
+        keep = np.flatnonzero((newer <= spec.max_size) & (np.arange(n) >= n - self._room(spec, n)))
         if spec.slots:
             keep = keep[steps[keep]]
         if spec.queue is not None and int(steps[keep].sum()) < int(steps.sum()):
@@ -182,12 +176,22 @@ class Shape:
             )
         self.keep = keep
         self._old_slots = (keys & np.uint64((1 << 28) - 1)).astype(np.int64)
-        self.new_slot = np.full(saved.record.n_blocks * saved.rows_per_block, -1, np.int64)
-        self.new_slot[self._old_slots[keep]] = np.arange(len(keep))
         self.blocks = self._blocks(saved, layout.rows, layout.blocks)
+        self.slots = self._slots(layout.rows)
+        self.new_slot = np.full(saved.record.n_blocks * saved.rows_per_block, -1, np.int64)
+        self.new_slot[self._old_slots[keep]] = self.slots
         self.rows = {name: np.ascontiguousarray(values[keep]) for name, values in rows.items()}
         if "previous" in self.rows:
             self.rows["previous"] = self._previous(self.rows["previous"])
+
+    def _room(self, spec: TableSpec, n: int) -> int:
+        """For how many of `n` rows there is room, the newest."""
+        layout = spec.block_layout()
+        return (layout.blocks - (1 if spec.slots else min(spec.max_writers, layout.blocks - 1))) * layout.rows
+
+    def _slots(self, rows: int) -> Array:
+        """Where the rows that are kept go."""
+        return np.arange(len(self.keep))
 
     def _blocks(self, saved: SavedTable, rows: int, n_blocks: int) -> Array:
         blocks = np.zeros(n_blocks, BLOCK)

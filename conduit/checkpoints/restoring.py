@@ -17,6 +17,7 @@ from conduit.checkpoints.loading import load, read_into, values_of
 from conduit.checkpoints.manifest import Batch, Manifest, Part
 from conduit.checkpoints.reading import SavedTable, one_table, read_rows, read_tables
 from conduit.checkpoints.reshaping import Changes, Shape, changed_spec, changed_state, default_rows, same_shape
+from conduit.checkpoints.varying import VaryingShape
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.errors import CheckpointDamaged, ConduitError, ConfigError, did_you_mean
@@ -137,8 +138,11 @@ def _fill(table: Table, saved: SavedTable, changes: Changes) -> Iterator[int]:
                 reads = [pool.submit(_in_place, table, saved, part, runs) for part, runs in files]
             rows = read_rows(saved)  # while files are being read
             if not stays:
-                shape = Shape(saved, rows, spec)
+                varies = bool(spec.schema.ragged)
+                shape = VaryingShape(saved, rows, spec, changes) if varies else Shape(saved, rows, spec)
                 blocks, rows, state = shape.blocks, shape.rows, shape.state(state)
+                if isinstance(shape, VaryingShape):
+                    shape.prepare(table)
             if not stays or spec.slots:
                 _lay_out(table, blocks)
                 reads = [pool.submit(_one_by_one, table, saved, part, runs, shape, changes) for part, runs in files]
@@ -170,7 +174,7 @@ def _put_numbers(table: Table, saved: SavedTable, rows: dict[str, Array], shape:
     """Mutable columns as they were at the cut: what the files of rows have of them may be older, or newer."""
     if not any(name.startswith(NUMBERS) for name in rows):
         return
-    slots = saved.keys & np.uint64((1 << SLOT_BITS) - 1) if shape is None else np.arange(len(shape.keep))
+    slots = saved.keys & np.uint64((1 << SLOT_BITS) - 1) if shape is None else shape.slots
     for number, column in enumerate(table.schema.columns):
         values = rows.get(f"{NUMBERS}{column.name}")
         if values is None:
@@ -254,6 +258,10 @@ def _one_by_one(table: Table, saved: SavedTable, part: Part, runs: Runs, shape: 
         chosen = there[start : start + batch.rows]
         to = np.ascontiguousarray(places[start : start + batch.rows][chosen], np.uint32)
         for number, column in enumerate(table.schema.columns):
+            if column.ragged:
+                assert isinstance(shape, VaryingShape)
+                shape.put(table, column, memory, part, k, chosen, to)
+                continue
             if column.name in saved.spec.schema:
                 values = _column(saved, memory, part, k, column.name)[chosen]
                 values = np.ascontiguousarray(values, column.dtype)
@@ -267,4 +275,4 @@ def _column(saved: SavedTable, memory: Array, part: Part, batch: int, name: str)
     number = saved.spec.schema.names.index(name)
     column = saved.spec.schema.columns[number]
     row: np.dtype[Any] = np.dtype((column.dtype, column.shape)) if column.shape else column.dtype
-    return values_of(memory, part, batch, number + 1, row)
+    return values_of(memory, part, batch, places_of(saved.spec.schema)[number], row)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from conduit import CheckpointDamaged, ConfigError, Store, Table, checkpoints, limiters
+from conduit import CheckpointDamaged, CheckpointError, Column, ConfigError, Schema, Store, Table, checkpoints, limiters
 from tests.checkpoint_support import restored
 from tests.store_support import fresh_store, prioritized, scalar_writer
 from tests.varying import SCHEMA, columns, faults, row
@@ -122,10 +122,121 @@ def test_other_settings(tmp_path: Path) -> None:
         store.checkpoint(tmp_path)
     with restored(tmp_path, tables={"t": checkpoints.Changes(limiter=limiters.MinSize(5))}) as again:
         assert contents(again["t"]) == before
-    with pytest.raises(ConfigError, match="vary in length"), restored(
-        tmp_path, tables={"t": checkpoints.Changes(max_size=1_000)}
-    ):
-        pass
+
+
+@pytest.mark.parametrize("max_size", [5, 40, 61, 1_000])
+def test_another_capacity(tmp_path: Path, max_size: int) -> None:
+    """The newest rows, as many as there is room for, with their priorities; what comes after goes on."""
+    with fresh_store() as store:
+        before = contents(filled(store))
+        store.checkpoint(tmp_path)
+    with restored(tmp_path, tables={"t": checkpoints.Changes(max_size=max_size)}) as again:
+        table = again["t"]
+        found = contents(table)
+        assert [row[1:] for row in found] == [row[1:] for row in before[-len(found) :]]
+        # Rows of 600 take what was planned for several.
+        assert len(found) == len(before) if max_size == 1_000 else max_size // 3 < len(found) <= max_size
+        assert table.sample(8)["serial"].tolist()
+        for first in range(1_000, 1_400, 5):
+            table.extend(columns(range(first, first + 5), [first % 30] * 5))
+        table.verify()
+        assert contents(table)[-1][1] == 1_399
+        again.checkpoint(tmp_path / "again")
+        after = contents(table)
+    with restored(tmp_path / "again") as again:
+        assert contents(again["t"]) == after
+
+
+def test_rows_that_are_longer_than_planned_leave_first(tmp_path: Path) -> None:
+    """Memory is planned for rows of the mean length."""
+    kinds = Schema((Column("serial", "i8"), Column("tokens", "i4", (None,), mean_length=1_000)))
+    with fresh_store() as store:
+        table = store.create_table("t", kinds, 100, max_writers=1)
+        table.extend({"serial": np.arange(60), "tokens": [np.arange(n, n + 1_000, dtype="i4") for n in range(60)]})
+        store.checkpoint(tmp_path)
+    short = Schema((Column("serial", "i8"), Column("tokens", "i4", (None,), mean_length=100)))
+    with restored(tmp_path, tables={"t": checkpoints.Changes(schema=short)}) as again:
+        table = again["t"]
+        serials = [row for view in table.blocks() for row in view.to_arrow()["serial"].to_pylist()]
+        assert 5 <= len(serials) < 60
+        assert serials == list(range(60 - len(serials), 60))
+        for view in table.blocks():
+            batch = table.rows(view.keys)
+            for n, tokens in zip(batch["serial"], batch["tokens"], strict=True):
+                assert tokens.tolist() == list(range(n, n + 1_000))
+
+
+def test_other_columns(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        before = contents(filled(store))
+        store.checkpoint(tmp_path)
+    kinds = Schema(
+        (
+            Column("tokens", "i8", (None,), mean_length=20),
+            Column("mask", "?", (None, 2), mean_length=3),
+            Column("text", "string", mean_length=8),
+            Column("serial", "f8"),
+            Column("note", "string", mean_length=8),
+        )
+    )
+    defaults = {"mask": [[True, False], [False, False]], "note": "né"}
+    changes = checkpoints.Changes(max_size=200, schema=kinds, defaults=defaults)
+    with restored(tmp_path, tables={"t": changes}) as again:
+        table = again["t"]
+        seen: list[tuple[int, int]] = []
+        for view in table.blocks():
+            batch = table.rows(view.keys)
+            for at, serial in enumerate(batch["serial"].tolist()):
+                tokens = batch["tokens"][at]
+                assert tokens.dtype == np.int64
+                assert tokens.tolist() == list(range(int(serial), int(serial) + len(tokens)))
+                assert batch["mask"][at].tolist() == defaults["mask"]
+                assert (batch["note"][at], batch["text"][at]) == ("né", row(int(serial), len(tokens))["text"])
+                seen.append((int(serial), len(tokens)))
+        assert seen == [(serial, length) for _, serial, length, _ in before]
+    refused = Schema((Column("tokens", "i2", (None,), mean_length=20), Column("serial", "i8")))
+    with pytest.raises(ConfigError, match="without loss"):
+        Store.restore(tmp_path, "x", "16MiB", tables={"t": checkpoints.Changes(schema=refused)})
+    refused = Schema((Column("text", "binary", mean_length=20), Column("serial", "i8")))
+    with pytest.raises(ConfigError, match="without loss"):
+        Store.restore(tmp_path, "x", "16MiB", tables={"t": checkpoints.Changes(schema=refused)})
+
+
+def test_nulls_and_an_added_column_of_them(tmp_path: Path) -> None:
+    goal, tokens = Column("goal", "f4", nullable=True), Column("tokens", "i4", (None,), mean_length=4)
+    note = Column("note", "string", mean_length=4, nullable=True)
+    goals = [None if n % 3 == 0 else float(n) for n in range(30)]
+    with fresh_store() as store:
+        table = store.create_table("t", Schema((Column("x", "i8"), goal, tokens)), 40, max_writers=1)
+        lists = [np.arange(n % 6, dtype="i4") for n in range(30)]
+        table.extend({"x": np.arange(30), "goal": goals, "tokens": lists})
+        store.checkpoint(tmp_path)
+    kinds = Schema((Column("x", "i8"), goal, tokens, note))
+    changes = checkpoints.Changes(max_size=90, schema=kinds, defaults={"note": None})
+    with restored(tmp_path, tables={"t": changes}) as again:
+        rows = [row for view in again["t"].blocks() for row in view.to_arrow().to_pylist()]
+    assert [row["goal"] for row in rows] == goals
+    assert [row["tokens"] for row in rows] == [list(range(n % 6)) for n in range(30)]
+    assert {row["note"] for row in rows} == {None}
+
+
+def test_a_queue_of_another_capacity(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        queue = store.create_queue("q", SCHEMA, 60, consumers=("a", "b"))
+        queue.extend(columns(range(50), range(50)))
+        queue.sample(20, consumer="a").ack()
+        store.checkpoint(tmp_path)
+    with restored(tmp_path, tables={"q": checkpoints.Changes(max_size=500)}) as again:
+        queue = again.queue("q")
+        for consumer, first in (("a", 20), ("b", 0)):
+            batch = queue.drain(consumer=consumer)
+            assert batch["serial"].tolist() == list(range(first, 50))
+            assert faults(batch) == []
+            batch.ack()
+        queue.extend(columns(range(50, 60), [3] * 10))
+        assert queue.sample(10, consumer="a")["serial"].tolist() == list(range(50, 60))
+    with pytest.raises(CheckpointError, match="nothing of a queue is dropped"):
+        Store.restore(tmp_path, "x", "16MiB", tables={"q": checkpoints.Changes(max_size=20)})
 
 
 def test_a_cut_file_is_damage(tmp_path: Path) -> None:
