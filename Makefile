@@ -45,6 +45,7 @@ bench: setup  ## measure, with ceilings in the same run; JSON lines
 bench-peers: setup  ## the same cases beside other libraries, which get environments of their own
 	@$(BIN)/python -m bench peers --setup
 	@$(BIN)/python -m bench compare $(ARGS)
+	@$(BIN)/python -m bench.sequences --out bench/results
 
 lint: setup  ## ruff, mypy --strict, pyright, import-linter
 	@$(BIN)/ruff check

@@ -11,6 +11,7 @@ from typing import Any
 
 from bench import report
 from bench.cases import DRIVERS, Case, choose, takes_part
+from bench.driver import IMPORTS
 from bench.machine import describe
 from bench.peers import setup
 from bench.runner import QUICK, Clock, Plan, run_case
@@ -80,6 +81,8 @@ def compare(arguments: argparse.Namespace) -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / f"{name}.jsonl"
     machine = describe()
+    if left_out := [d for d in arguments.drivers if d not in drivers]:
+        machine["machine"]["left_out"] = "; ".join(f"{d}: {why_missing(d)}" for d in left_out)
     records: list[dict[str, Any]] = []
     try:
         with path.open("w", encoding="utf-8") as file:
@@ -132,10 +135,18 @@ def ready(drivers: list[str]) -> list[str]:
     unknown = [d for d in drivers if d not in DRIVERS]
     if unknown:
         raise ValueError(f"unknown driver {unknown[0]!r}; there are {', '.join(DRIVERS)}")
-    missing = [d for d in drivers if d in setup.PEERS and not setup.is_ready(d)]
+    missing = [d for d in drivers if d in IMPORTS and not setup.is_ready(setup.environment(d) or d)]
     for name in missing:
-        print(f"{name} is not set up and left out: python -m bench peers --setup {name}", file=sys.stderr)
+        print(f"{name} is left out: {why_missing(name)}", file=sys.stderr)
     return [d for d in drivers if d not in missing]
+
+
+def why_missing(driver: str) -> str:
+    """Why a driver takes no part."""
+    environment = setup.environment(driver)
+    if environment is None:
+        return f"{IMPORTS[driver]} is not installed"
+    return setup.failure(driver) or f"not set up: python -m bench peers --setup {environment}"
 
 
 def minutes(seconds: float) -> str:
@@ -148,10 +159,11 @@ def peers_command(arguments: argparse.Namespace) -> int:
     if unknown:
         raise ValueError(f"unknown peer {unknown[0]!r}; there are {', '.join(setup.PEERS)}")
     if arguments.setup:
-        setup.set_up(tuple(arguments.names))
+        setup.set_up(tuple(arguments.names))  # a peer that cannot be installed is said, there and in the report
         return 0
     for peer in arguments.names:
-        print(f"{peer}: {'ready' if setup.is_ready(peer) else 'not set up'} ({setup.pins(peer)})")
+        state = "ready" if setup.is_ready(peer) else setup.failure(peer) or "not set up"
+        print(f"{peer}: {state} ({setup.pins(peer)})")
     return 0
 
 

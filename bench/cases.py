@@ -10,7 +10,25 @@ from bench.workloads import WORKLOADS, Workload
 
 BATCH = 256  # of the updates and of the learner beside writers
 INSERT = 32  # rows a writer process inserts at a time
-DRIVERS = ("conduit", "numpy-ring", "cpprb", "torchrl", "tianshou")
+DRIVERS = ("conduit", "numpy-ring", "cpprb", "cpprb-mp", "torchrl", "torchrl-memmap", "tianshou", "sb3", "flashbax",
+           "reverb", "rllib", "transferqueue", "flight")  # fmt: skip
+_REPLAY = ("append/*", "sample*", "update/*")
+_SMALL = ("append/W[12]/*", "sample*/W[12]/*", "update/W[12]/*")  # W3 takes them too long, or too much memory
+_TAKES_PART: dict[str, tuple[str, ...]] = {
+    "conduit": ("*",),
+    "numpy-ring": (*_REPLAY, "append-priorities/*"),
+    "cpprb": (*_REPLAY, "append-priorities/*", "cross/*", "import"),
+    "cpprb-mp": (*_REPLAY, "append-priorities/*"),  # beside writers, cpprb is this
+    "torchrl": (*_REPLAY, "cross/*"),
+    "torchrl-memmap": _REPLAY,
+    "tianshou": ("sample*/W[12]/*", "update/W[12]/*"),  # its unit of appending is a vector step
+    "sb3": ("append/*/uniform/32", "sample/*/uniform/*"),  # the same, of 32 environments
+    "flashbax": _SMALL,
+    "reverb": (*_SMALL, "cross/W[12]/*"),
+    "rllib": ("append/W[12]/*", "sample*/W[12]/*"),  # it updates what it has sampled last, once
+    "transferqueue": ("append/W1/uniform/*", "sample/W1/uniform/*"),
+    "flight": ("append/*/uniform/*", "sample/*/uniform/*"),
+}
 CEILING = "ceiling"
 
 
@@ -89,17 +107,7 @@ def choose(quick: bool, patterns: list[str]) -> list[Case]:
 
 def takes_part(driver: str, case: Case) -> bool:
     """Whether the library can do what the case asks for."""
-    if case.op in ("memory", "n-step", "sequence"):
-        return driver == "conduit"
-    if case.op == "import":
-        return driver in ("conduit", "cpprb")
-    if case.op == "cross":
-        return driver in ("conduit", "cpprb", "torchrl")
-    if case.op == "append-priorities":
-        return driver in ("conduit", "numpy-ring", "cpprb")
-    if driver == "tianshou":  # its unit of appending is a vector step, and it keeps whole capacities resident
-        return case.workload != "W3" and not case.op.startswith("append")
-    return True
+    return any(fnmatch(case.name, pattern) for pattern in _TAKES_PART[driver])
 
 
 def needs_ceiling(case: Case) -> bool:
@@ -116,5 +124,5 @@ def memory_bytes(driver: str, case: Case) -> int:
         "cross": (rows.shared, rows.shared),
         "memory": (rows.held, rows.held),
     }.get(case.op, (rows.ring, rows.ring) if case.op.startswith("append") else (rows.capacity, rows.filled))
-    resident = capacity if driver in ("conduit", "cpprb", "tianshou") else filled
+    resident = capacity if driver in ("conduit", "cpprb", "cpprb-mp", "tianshou", "flashbax") else filled
     return int(resident * (rows.row_bytes * 1.1 + 64)) + (1 << 29)

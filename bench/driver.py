@@ -47,6 +47,14 @@ CLASSES = {
     "cpprb": "bench.peers.cpprb_driver:CpprbDriver",
     "torchrl": "bench.peers.torchrl_driver:TorchrlDriver",
     "tianshou": "bench.peers.tianshou_driver:TianshouDriver",
+    "cpprb-mp": "bench.peers.cpprb_driver:CpprbMpDriver",
+    "torchrl-memmap": "bench.peers.torchrl_driver:TorchrlMemmapDriver",
+    "sb3": "bench.peers.sb3_driver:Sb3Driver",
+    "flashbax": "bench.peers.flashbax_driver:FlashbaxDriver",
+    "reverb": "bench.peers.reverb_driver:ReverbDriver",
+    "rllib": "bench.peers.rllib_driver:RllibDriver",
+    "transferqueue": "bench.peers.transferqueue_driver:TransferQueueDriver",
+    "flight": "bench.peers.flight_driver:FlightDriver",
 }
 IMPORTS = {
     "conduit": "conduit",
@@ -54,6 +62,14 @@ IMPORTS = {
     "cpprb": "cpprb",
     "torchrl": "torchrl.data",
     "tianshou": "tianshou.data",
+    "cpprb-mp": "cpprb",
+    "torchrl-memmap": "torchrl.data",
+    "sb3": "stable_baselines3",
+    "flashbax": "flashbax",
+    "reverb": "reverb",
+    "rllib": "ray.rllib",
+    "transferqueue": "transfer_queue",
+    "flight": "pyarrow.flight",
 }
 
 

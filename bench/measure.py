@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from bench.timing import Slices, timed_calls
 from bench.workloads import Rows, make_rows, split
 
 FILL = 512
+SPREAD_S = 10.0
 
 
 class Measurement(Protocol):
@@ -151,9 +153,15 @@ def fill(driver: Driver, pool: Rows, n: int) -> None:
 
 
 def spread_priorities(driver: Driver, batches: int) -> None:
-    """Random priorities in (0.01, 1.01) for nearly every row, given to what is sampled: any library can do that."""
+    """Random priorities in (0.01, 1.01) for nearly every row, given to what is sampled: any library can do that.
+
+    As far as SPREAD_S goes: where a sample takes tens of milliseconds, fewer rows get one.
+    """
     rng = np.random.default_rng(1)
+    end = time.monotonic() + SPREAD_S
     for _ in range(batches // 4):
+        if time.monotonic() > end:
+            return
         handle = driver.sample(4 * BATCH)[1]
         driver.update(handle, rng.random(4 * BATCH, np.float32) + np.float32(0.01))
 

@@ -168,6 +168,39 @@ def write(machine: dict[str, Any], records: list[Record], folder: Path, name: st
     return [page, picture]
 
 
+def write_bars(
+    folder: Path, name: str, title: str, machine: dict[str, Any], lines: list[dict[str, Any]]
+) -> list[Path]:
+    """Lines of case, library, unit and median as JSON lines, a table and bars. Returns the files."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    folder.mkdir(parents=True, exist_ok=True)
+    data, page, picture = (folder / f"{name}.{ending}" for ending in ("jsonl", "md", "png"))
+    data.write_text("".join(f"{json.dumps(line)}\n" for line in [machine, *lines]), encoding="utf-8")
+    cases = list(dict.fromkeys(line["case"] for line in lines))
+    libraries = list(dict.fromkeys(line["library"] for line in lines))
+    found = {(line["case"], line["library"]): line for line in lines}
+    out = [f"# {title}", "", *(f"- {key.replace('_', ' ')}: {shown}" for key, shown in machine["machine"].items()), ""]
+    out += ["| case | unit | " + " | ".join(libraries) + " |", "|" + "---|" * (len(libraries) + 2)]
+    for case in cases:
+        row = [found.get((case, library)) for library in libraries]
+        unit = next(line["unit"] for line in row if line is not None)
+        out.append(f"| {case} | {unit} | {' | '.join(number(line['median'] if line else None) for line in row)} |")
+    page.write_text("\n".join([*out, "", f"![{name}]({picture.name})", ""]), encoding="utf-8")
+    figure, panels = plt.subplots(1, len(cases), figsize=(4.2 * len(cases), 3), layout="constrained", squeeze=False)
+    for axes, case in zip(panels[0], cases, strict=True):
+        shown = [line for line in lines if line["case"] == case]
+        axes.barh([line["library"] for line in shown], [line["median"] for line in shown])
+        axes.invert_yaxis()
+        axes.set(title=case, xlabel=shown[0]["unit"])
+    figure.savefig(picture, dpi=130)
+    plt.close(figure)
+    return [data, page, picture]
+
+
 def show(records: list[Record], console: Any) -> None:
     """Rich tables: every case, then the targets."""
     from rich.table import Table

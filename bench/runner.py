@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -124,7 +123,7 @@ def workers(drivers: list[str], case: Case) -> Iterator[list[Worker]]:
 
 
 def interpreter(driver: str) -> str:
-    return str(setup.interpreter(driver)) if driver in setup.PEERS else sys.executable
+    return str(setup.interpreter(driver))
 
 
 def run_case(case: Case, drivers: list[str], plan: Plan) -> list[dict[str, Any]]:

@@ -1,12 +1,14 @@
 """W4: sequences of 512 to 4,096 tokens (int32 ids, float32 log-probabilities, a reward, a group), 2,000 in groups of 8.
 
     python -m bench.sequences [--seconds 2] [--rounds 5] [--only fill,sample,stream] [--sides conduit,cpprb,...]
+                              [--out FOLDER]
 
-One JSON line for each case and library, medians over rounds in turns. `fill`: groups of 8 into a full table, sequences
-a second. `sample`: 32 random groups (256 sequences, 4.7 MB) into torch tensors, ms. `stream`: groups of 8 from a
-producer process to a consumer that takes 32 groups at a time and acknowledges them, sequences a second. Libraries:
-Conduit (packed), cpprb (rows padded to 4,096; in its environment of `bench peers`), a padded NumPy ring,
-multiprocessing.Queue.
+One JSON line for each case and library, medians over rounds in turns; with --out also sequences.jsonl, .md and .png
+there. `fill`: groups of 8 into a full table, sequences a second. `sample`: 32 random groups (256 sequences, 4.7 MB)
+into torch tensors, ms. `stream`: groups of 8 from a producer process to a consumer that takes 32 groups at a time and
+acknowledges them, sequences a second. Libraries: Conduit (packed), cpprb and torchrl (rows padded to 4,096; each in its
+environment of `bench peers`), a padded NumPy ring, multiprocessing.Queue, Ray's object store and Arrow Flight
+(`bench/peers/sequence_sides.py`).
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.machine import describe
 from bench.peers import setup
 from bench.timing import beside
 
@@ -97,9 +101,7 @@ class ConduitSide:
         self.queue.extend(group, timeout=None)
 
     def take(self) -> int:
-        batch = self.queue.sample(
-            TAKEN * GROUP_SIZE, group_by="group", group_size=GROUP_SIZE, timeout=60.0
-        )
+        batch = self.queue.sample(TAKEN * GROUP_SIZE, group_by="group", group_size=GROUP_SIZE, timeout=60.0)
         seen = int(batch["tokens"].values[-1])
         batch.ack()
         return len(batch) if seen >= 0 else 0
@@ -179,14 +181,27 @@ class MultiprocessingSide:
         self.queue.cancel_join_thread()
 
 
+def _peer(name: str) -> Callable[[], Any]:
+    """A side of bench/peers, loaded where it is measured."""
+
+    def make() -> Any:
+        return getattr(importlib.import_module("bench.peers.sequence_sides"), name)()
+
+    return make
+
+
 SIDES: dict[str, Callable[[], Any]] = {
     "conduit": ConduitSide,
     "cpprb": CpprbSide,
+    "torchrl": _peer("TorchrlSide"),
     "numpy ring": PaddedRing,
     "multiprocessing.Queue": MultiprocessingSide,
+    "ray objects": _peer("RaySide"),
+    "flight": _peer("FlightSide"),
 }
-CASES = {"fill": ("conduit", "cpprb", "numpy ring"), "sample": ("conduit", "cpprb", "numpy ring"),
-         "stream": ("conduit", "multiprocessing.Queue")}  # fmt: skip
+ELSEWHERE = ("cpprb", "torchrl")  # in environments of their own
+_STORED = ("conduit", "cpprb", "torchrl", "numpy ring", "ray objects", "flight")
+CASES = {"fill": _STORED, "sample": _STORED, "stream": ("conduit", "multiprocessing.Queue", "ray objects", "flight")}
 
 
 def fill(side: Any, groups: list[Group], seconds: float) -> float:
@@ -241,10 +256,10 @@ MEASURES: dict[str, Callable[[Any, list[Group], float], float]] = {"fill": fill,
 
 
 def measured(case: str, name: str, seconds: float, groups: list[Group]) -> float:
-    """One round; cpprb runs in the environment that it was set up in."""
-    if name == "cpprb" and sys.executable != str(setup.interpreter("cpprb")):
+    """One round; cpprb and torchrl run in the environments that they were set up in."""
+    if name in ELSEWHERE and sys.executable != str(setup.interpreter(name)):
         options = ["--only", case, "--sides", name, "--rounds", "1", "--seconds", str(seconds)]
-        command = [str(setup.interpreter("cpprb")), "-m", "bench.sequences", *options]
+        command = [str(setup.interpreter(name)), "-m", "bench.sequences", *options]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         return float(json.loads(done.stdout)["median"])
     side = SIDES[name]()
@@ -260,9 +275,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default=",".join(CASES), help="of fill, sample, stream")
     parser.add_argument("--sides", default=",".join(SIDES), help="libraries")
+    parser.add_argument("--out", type=Path, help="folder of the results")
     given = parser.parse_args()
-    wanted = [name for name in given.sides.split(",") if name != "cpprb" or setup.is_ready("cpprb")]
+    elsewhere = sys.executable in [str(setup.interpreter(name)) for name in ELSEWHERE]
+    wanted: list[str] = []
+    for name in given.sides.split(","):
+        if elsewhere or name not in ELSEWHERE or setup.is_ready(name):
+            wanted.append(name)
+        else:
+            print(f"{name} is left out: {setup.failure(name) or 'not set up'}", file=sys.stderr)
     groups = make_groups()
+    lines: list[dict[str, Any]] = []
     for case in given.only.split(","):
         names = [name for name in CASES[case] if name in wanted]
         seen: dict[str, list[float]] = {name: [] for name in names}
@@ -272,7 +295,12 @@ def main() -> None:
         unit = "ms" if case == "sample" else "sequences/s"
         for name, values in seen.items():
             line = {"case": f"{case}/W4", "library": name, "unit": unit, "median": round(statistics.median(values), 4)}
-            print(json.dumps({**line, "rounds": [round(value, 4) for value in values]}), flush=True)
+            lines.append({**line, "rounds": [round(value, 4) for value in values]})
+            print(json.dumps(lines[-1]), flush=True)
+    if given.out is not None:
+        from bench.report import write_bars
+
+        write_bars(given.out, "sequences", "Sequences of tokens (W4)", describe(), lines)
 
 
 if __name__ == "__main__":

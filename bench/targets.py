@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bench.cases import DRIVERS
+
 Record = dict[str, Any]
 Results = dict[tuple[str, str], Record]  # by case name and driver
-PEERS = ("cpprb", "torchrl", "tianshou")
+PEERS = tuple(driver for driver in DRIVERS if driver not in ("conduit", "numpy-ring"))
 
 
 @dataclass(frozen=True, slots=True)

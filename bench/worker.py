@@ -22,7 +22,8 @@ from bench.measure import Measurement, build
 from bench.timing import cpu_use, interference
 
 PR_SET_PDEATHSIG = 1
-DISTRIBUTIONS = ("conduit-edp", "cpprb", "torchrl", "tensordict", "tianshou", "torch", "numpy")
+DISTRIBUTIONS = ("conduit-edp", "cpprb", "torchrl", "tensordict", "tianshou", "stable_baselines3", "flashbax", "jax",
+                 "dm-reverb", "tensorflow", "TransferQueue", "ray", "pyarrow", "torch", "numpy")  # fmt: skip
 
 
 def main() -> None:

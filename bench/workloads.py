@@ -53,7 +53,10 @@ WORKLOADS = {w.name: w for w in (W1, W2, W3)}
 
 
 def make_rows(workload: Workload, n: int, seed: int = 0) -> Rows:
-    """`n` random rows, one array (n, *shape) a column. Rewards are distinct, so that a row can be recognised."""
+    """`n` random rows, one array (n, *shape) a column. Rewards are distinct, so that a row can be recognised.
+
+    Rows are steps: what one led to is where the next one begins (RLlib stores observations once).
+    """
     rng = np.random.default_rng(seed)
     rows: Rows = {}
     for name, (shape, dtype) in workload.columns.items():
@@ -65,6 +68,7 @@ def make_rows(workload: Workload, n: int, seed: int = 0) -> Rows:
             rows[name] = rng.integers(0, 50, n) == 0
         else:
             rows[name] = rng.standard_normal((n, *shape), dtype=np.float32)
+    rows["next_obs"] = np.roll(rows["obs"], -1, axis=0)
     rows["reward"] = rng.permutation(n).astype(np.float32)
     return rows
 

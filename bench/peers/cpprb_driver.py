@@ -17,11 +17,12 @@ class CpprbDriver:
     """PrioritizedReplayBuffer or ReplayBuffer; MPPrioritizedReplayBuffer or MPReplayBuffer when shared."""
 
     start_method = "fork"  # its shared arrays reach other processes by inheritance only
+    always_shared = False
 
     def __init__(self, workload: Workload, capacity: int, prioritized: bool, shared: bool) -> None:
         cpprb: Any = importlib.import_module("cpprb")
         columns = {k: {"shape": shape or 1, "dtype": dtype} for k, (shape, dtype) in workload.columns.items()}
-        name = ("MP" if shared else "") + ("Prioritized" if prioritized else "") + "ReplayBuffer"
+        name = ("MP" if shared or self.always_shared else "") + ("Prioritized" if prioritized else "") + "ReplayBuffer"
         options = {"alpha": ALPHA} if prioritized else {}
         self.buffer: Any = getattr(cpprb, name)(capacity, columns, **options)
         self.prioritized = prioritized
@@ -51,3 +52,9 @@ class CpprbDriver:
 
     def close(self) -> None:
         del self.buffer
+
+
+class CpprbMpDriver(CpprbDriver):
+    """The classes for several processes, in one."""
+
+    always_shared = True

@@ -43,11 +43,12 @@ class TorchrlDriver:
     """TensorDictPrioritizedReplayBuffer or TensorDictReplayBuffer."""
 
     start_method = "spawn"
+    always_mapped = False
 
     def __init__(self, workload: Workload, capacity: int, prioritized: bool, shared: bool) -> None:
         data: Any = importlib.import_module("torchrl.data")
         self.folder: tempfile.TemporaryDirectory[str] | None = None
-        if shared:
+        if shared or self.always_mapped:
             self.folder = tempfile.TemporaryDirectory("", "bench-torchrl-", memory_folder(), ignore_cleanup_errors=True)
             storage = data.LazyMemmapStorage(capacity, scratch_dir=self.folder.name)
         else:
@@ -92,3 +93,9 @@ class TorchrlDriver:
         del self.buffer
         if self.folder:
             self.folder.cleanup()
+
+
+class TorchrlMemmapDriver(TorchrlDriver):
+    """Memory-mapped storage, in one process."""
+
+    always_mapped = True

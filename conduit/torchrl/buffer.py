@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from conduit.store import Store
 from conduit.table import Table
 from conduit.views import View, find
 from conduit.windows import Row
-from conduit_store.errors import ConfigError, MissingColumn, MissingExtra, ShapeMismatch, UnknownTable
+from conduit_store.errors import ConfigError, MissingColumn, MissingExtra, NameTaken, ShapeMismatch, UnknownTable
 from conduit_store.schema import Schema
 
 try:
@@ -53,6 +54,7 @@ class ReplayBuffer:
 
     Raises:
         ConfigError: settings beside a table, a store without max_size, or a window of sequences.
+        NameTaken: the store has a table of that name with other settings than those given.
         UnknownWindow: says which there are.
     """
 
@@ -80,6 +82,7 @@ class ReplayBuffer:
         self._table: Table | None = None
         self._keys: Keys | None = None
         self._loader: Loader | None = None
+        self._lock = threading.Lock()  # one loader, whoever asks first
         if isinstance(where, Table):
             if max_size is not None or sampler is not None or settings:
                 raise ConfigError(
@@ -116,10 +119,21 @@ class ReplayBuffer:
     def _found(self) -> Table | None:
         if self._table is None:
             try:
-                self._use(self._store.table(self._name))
+                table = self._store.table(self._name)
             except UnknownTable:
                 return None
+            self._check(table)
+            self._use(table)
         return self._table
+
+    def _check(self, table: Table) -> None:
+        """A table that was there has the settings that were given."""
+        for field, given in {"max_size": self._max_size, **self._settings}.items():
+            if given is not None and getattr(table.spec, field, None) != given:
+                raise NameTaken(
+                    f"table {self._name!r} is there with {field}={getattr(table.spec, field, None)!r}, not {given!r}: give "
+                    "the table itself, or another name"
+                )
 
     def _use(self, table: Table) -> None:
         self._keys = Keys(table.schema, find(table.spec.views, self._window, table.name))
@@ -212,13 +226,14 @@ class ReplayBuffer:
         return (made, info) if return_info else made
 
     def _prepared(self) -> Loader:
-        if self._loader is None:
-            assert self._batch_size is not None
-            self._loader = self.table.loader(
-                self._batch_size, window=self._window, prefetch=self._prefetch, max_priority_drift=self._drift,
-                timeout=self._timeout,
-            )  # fmt: skip
-        return self._loader
+        with self._lock:
+            if self._loader is None:
+                assert self._batch_size is not None
+                self._loader = self.table.loader(
+                    self._batch_size, window=self._window, prefetch=self._prefetch, max_priority_drift=self._drift,
+                    timeout=self._timeout,
+                )  # fmt: skip
+            return self._loader
 
     def __iter__(self) -> Iterator[Any]:
         """Batches without end."""
@@ -362,10 +377,11 @@ class ReplayBuffer:
             self._loader = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loader": None, "_table": None, "_keys": None}
+        return {**self.__dict__, "_loader": None, "_table": None, "_keys": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._lock = threading.Lock()
         self._found()
 
     def __repr__(self) -> str:

@@ -355,6 +355,11 @@ def test_what_is_refused_says_why(store: conduit.Store) -> None:
         ReplayBuffer([])  # type: ignore[arg-type]
     with pytest.raises(conduit.UnknownWindow):
         ReplayBuffer(uniform.table, window="other")
+    with pytest.raises(conduit.NameTaken, match="max_size=100, not 200"):
+        ReplayBuffer(store, "uniform", 200)
+    with pytest.raises(conduit.NameTaken, match="sampler"):
+        ReplayBuffer(store, "uniform", 100, sampler=prioritized())
+    assert len(ReplayBuffer(store, "uniform", 100, sampler=conduit.samplers.Uniform())) == 3
     sequences = store.create_table("sequences", EPISODIC, 100, window=conduit.windows.Sequence(4))
     with pytest.raises(conduit.ConfigError, match="sequences"):
         ReplayBuffer(sequences)
