@@ -47,12 +47,12 @@ class TestCells:
 
     def test_patterns(self) -> None:
         assert [cell.name for cell in choose(quick=True, only="sac/*")] == ["sac/256/256x256/0"]
-        assert len(choose(quick=False, only="*/512/*/2")) == 4
+        assert len(choose(quick=False, only="*/512/*/2")) == 6
         assert choose(quick=False, only=None) == GRID
 
     def test_a_pattern_without_a_cell_names_those_there_are(self) -> None:
-        with pytest.raises(ConfigError, match=r"'ppo/\*'.*dqn/32/256x256/0"):
-            choose(quick=True, only="ppo/*")
+        with pytest.raises(ConfigError, match=r"'bc/\*'.*dqn/32/256x256/0"):
+            choose(quick=True, only="bc/*")
 
 
 class TestRecord:
@@ -157,7 +157,7 @@ class TestOptions:
 
     @pytest.mark.parametrize(
         ("options", "message"),
-        [({"only": "ppo/*"}, "no cell"), ({"steps": 2, "rounds": 3}, "2 steps in 3 rounds")],
+        [({"only": "bc/*"}, "no cell"), ({"steps": 2, "rounds": 3}, "2 steps in 3 rounds")],
     )
     def test_refused_before_ray_is_imported(
         self, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
