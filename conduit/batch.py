@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from conduit.categories import Values
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, MissingExtra, UnknownColumn
 from conduit_store.layout import ALIGN, BlockLayout
@@ -46,10 +47,13 @@ class BatchFormat(NamedTuple):
     tensor_names: tuple[str, ...]  # what torch() returns
     fields: native.Fields  # the same, as the core exports it
     ragged: tuple[tuple[Column, int], ...]  # columns whose rows vary in length, and where their offsets lie
+    categories: dict[str, Values]  # of columns of categories
 
     @classmethod
-    def make(cls, n: int, schema: Schema, offsets: list[int], *, drawn: bool) -> BatchFormat:
-        """Return the format; `drawn`: with probabilities and weights, which rows of a queue do not have."""
+    def make(
+        cls, n: int, schema: Schema, offsets: Sequence[int], categories: Mapping[str, Values], *, drawn: bool
+    ) -> BatchFormat:
+        """Return the format; `categories`: the table's. `drawn`: with probabilities and weights, if drawn."""
         places = {column.name: (column, offset) for column, offset in zip(schema.columns, offsets, strict=False)}
         fixed = [place for place in places.values() if not place[0].ragged]
         # The core hands out times as their integers: torch has no times.
@@ -62,14 +66,17 @@ class BatchFormat(NamedTuple):
             fields.append((offsets[len(schema.columns) + 2], "f4", []))
             names = (*names, "weights")
         ragged = tuple(place for place in places.values() if place[0].ragged)
-        return cls(n, schema, tuple(offsets), places, names, native.Fields(n, fields), ragged)
+        known = {c.name: categories[c.name.removeprefix("next_") if c.name not in categories else c.name]
+                 for c in schema if c.categorical}  # fmt: skip
+        return cls(n, schema, tuple(offsets), places, names, native.Fields(n, fields), ragged, known)
 
 
 class Formats:
     """The formats of the batch sizes that were asked for."""
 
-    def __init__(self, schema: Schema, *, drawn: bool) -> None:
+    def __init__(self, schema: Schema, categories: Mapping[str, Values], *, drawn: bool) -> None:
         self._schema = schema
+        self._categories = categories
         self._drawn = drawn
         self._found: dict[int, BatchFormat] = {}
 
@@ -79,7 +86,7 @@ class Formats:
         if found is None:
             if len(self._found) >= _MAX_FORMATS:
                 self._found.clear()
-            found = self._found[n] = BatchFormat.make(n, self._schema, offsets(n), drawn=self._drawn)
+            found = self._found[n] = BatchFormat.make(n, self._schema, offsets(n), self._categories, drawn=self._drawn)
         return found
 
 
@@ -145,6 +152,29 @@ class Batch:
         return self._format.schema.names
 
     @property
+    def valid(self) -> dict[str, npt.NDArray[np.bool_]]:
+        """Of each nullable column by name, which rows are not null: bool (n,), of windows of several rows (n, steps).
+
+        Values are zeros where it is False. The masks are columns too, as "goal:valid", and come with them everywhere.
+        """
+        return {column.name: self[column.validity.name] for column in self._format.schema.nullable}
+
+    def decode(self, name: str) -> npt.NDArray[np.object_]:
+        """Return a "category" column as strings: an array of str of the column's shape, None where it is null.
+
+        `batch[name]` are their numbers, int32, by which one may just as well compare and index: see `Table.categories`.
+
+        Raises:
+            UnknownColumn: there is none of that name. ConfigError: a column of another dtype.
+        """
+        numbers, of = self[name], self._format.categories.get(name)
+        if of is None:
+            raise ConfigError(
+                f"column {name!r} holds {self._format.places[name][0].dtype_name}, no categories: take batch[{name!r}]"
+            )
+        return of.decode(numbers, self.valid.get(name))
+
+    @property
     def keys(self) -> npt.NDArray[np.uint64]:
         """The drawn rows' keys: what `update_priorities` takes."""
         return self._extra(0, np.uint64)
@@ -193,17 +223,14 @@ class Batch:
         capsules = zip(layout.tensor_names, layout.fields.capsules(self._staging), strict=True)
         tensors = {name: from_dlpack(capsule) for name, capsule in capsules if name not in without}
         for column, _ in layout.ragged:
-            if (name := column.name) in without:
-                continue
-            made = self[name].to_torch(ragged)
-            if ragged == "jagged":
-                tensors[name] = made
-            else:
-                tensors[name], tensors[f"{name}.{'offsets' if ragged == 'packed' else 'mask'}"] = made
+            if column.name not in without:
+                tensors |= self[column.name].named_tensors(column.name, ragged)
         return tensors
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Return the columns as an Arrow record batch over this batch's memory. Copies nothing.
+        """Return the columns as an Arrow record batch over this batch's memory.
+
+        Copies nothing but, of nullable columns, which rows are null: Arrow wants bits where the batch has bytes.
 
         Raises:
             MissingExtra: pyarrow is not installed.
@@ -215,10 +242,24 @@ class Batch:
         row_bytes = tuple(column.row_bytes for column in schema.columns)
         whole = BlockLayout(layout.n, 1, layout.offsets[-1], layout.offsets[: len(schema.columns)], row_bytes)
         address = np.frombuffer(self._staging, np.uint8).ctypes.data
-        return block_to_arrow(schema, whole, address, 0, layout.n, self._staging, self._starts())
+        return block_to_arrow(
+            schema, whole, address, 0, layout.n, self._staging, self._starts(), categories=layout.categories
+        )
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """A copy travels: whoever unpickles it has arrays of his own."""
+        layout = self._format
+        schema = layout.schema.with_values({name: of.values for name, of in layout.categories.items()})
+        drawn = layout.tensor_names[-1:] == ("weights",)
+        return _unpickled, (type(self), bytes(self._staging), len(self), schema, layout.offsets, drawn)
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} rows: {', '.join(self.names)}>"
+
+
+def _unpickled(kind: type[Batch], data: bytes, n: int, schema: Schema, offsets: tuple[int, ...], drawn: bool) -> Batch:
+    known = {column.name: Values(column.values) for column in schema if column.categorical}
+    return kind(native.staging(data), BatchFormat.make(n, schema, offsets, known, drawn=drawn))
 
 
 class DeviceBatch:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from conduit.categories import Categories
 from conduit_store.layout import BlockLayout
 from conduit_store.native import native
 from conduit_store.schema import Schema
@@ -25,14 +27,31 @@ class BlockView:
     For episodes a block also holds the final observations, as rows whose other columns mean nothing.
     """
 
-    __slots__ = ("_address", "_layout", "_pin", "_schema", "_starts", "generation", "index", "start", "stop")
+    __slots__ = (
+        "_address",
+        "_categories",
+        "_layout",
+        "_pin",
+        "_schema",
+        "_starts",
+        "generation",
+        "index",
+        "start",
+        "stop",
+    )
 
     def __init__(
-        self, index: int, schema: Schema, layout: BlockLayout, pinned: tuple[native.Pin, int, int, int, int, list[int]]
+        self,
+        index: int,
+        schema: Schema,
+        layout: BlockLayout,
+        pinned: tuple[native.Pin, int, int, int, int, list[int]],
+        categories: Mapping[str, Categories],
     ) -> None:
         self.index = index
         self._schema = schema
         self._layout = layout
+        self._categories = categories
         self._pin, self.start, self.stop, self.generation, self._address, self._starts = pinned
 
     def __len__(self) -> int:
@@ -48,8 +67,9 @@ class BlockView:
     def to_arrow(self) -> pa.RecordBatch:
         """Return the rows as an Arrow record batch over shared memory.
 
-        Mutable columns are copied as they are now. Valid and unchanged for as long as the batch, a slice or a NumPy
-        view of it lives, also after the store was closed or this view has gone.
+        Mutable columns are copied as they are now; of nullable ones, which rows are null is copied into bits. Valid and
+        unchanged for as long as the batch, a slice or a NumPy view of it lives, also after the store was closed or this
+        view has gone.
 
         Raises:
             MissingExtra: pyarrow is not installed.
@@ -57,7 +77,15 @@ class BlockView:
         from conduit_store.arrow import block_to_arrow
 
         return block_to_arrow(
-            self._schema, self._layout, self._address, self.start, self.stop, self._pin, self._starts, shared=True
+            self._schema,
+            self._layout,
+            self._address,
+            self.start,
+            self.stop,
+            self._pin,
+            self._starts,
+            shared=True,
+            categories=self._categories,
         )
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from conduit.balance import balance
 from conduit.batch import Batch, BatchFormat, Formats
+from conduit.categories import Categories
 from conduit.values import as_keys, whole_number
 from conduit_store.errors import CapacityError, ConduitError, ConfigError, QueueEnded, SampleTimeout, UnknownColumn
 from conduit_store.native import native
@@ -115,6 +117,12 @@ class QueueBatch(Batch):
         rows = np.arange(len(self), dtype=np.intp).reshape(-1, size)
         return [rows[groups].ravel() for groups in balance(of_groups, parts)]
 
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        raise ConfigError(
+            f"{self!r} is leased to this process and cannot be pickled: send what is needed of it, such as "
+            "{name: batch[name] for name in batch.names}, and acknowledge it here"
+        )
+
     def __repr__(self) -> str:
         return f"<QueueBatch of {len(self)} rows, {self.unacknowledged} not acknowledged: {', '.join(self.names)}>"
 
@@ -133,12 +141,14 @@ class Demand:
 class Consumer:
     """One consumer group of a queue, as one process sees it. Safe in any thread."""
 
-    def __init__(self, core: native.Table, spec: TableSpec, name: str, index: int) -> None:
+    def __init__(
+        self, core: native.Table, spec: TableSpec, name: str, index: int, categories: Mapping[str, Categories]
+    ) -> None:
         self._native = native.Consumer(core, index)
         self._spec = spec
         self._name = name
         self._groups: dict[tuple[str, int], native.Groups] = {}
-        self._formats = Formats(spec.schema, drawn=False)
+        self._formats = Formats(spec.schema, categories, drawn=False)
         self._lock = threading.Lock()
 
     def check(self, demand: Demand) -> Demand:
@@ -181,6 +191,8 @@ class Consumer:
         column = self._spec.schema.column(name)
         if column.mutable:
             raise ConfigError(f"{argument} is {name!r}, which is mutable: rows are looked at once, as they come in")
+        if column.nullable:
+            raise ConfigError(f"{argument} is {name!r}, which is nullable: give a column that every row has a value of")
         if column.dtype.kind not in "iub" or column.shape != ():
             raise ConfigError(
                 f"{argument} is {name!r}, {column.dtype} of shape {column.shape}: give a column of whole numbers"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from conduit_store.arrays import Array
 from conduit_store.errors import CapacityError, EpisodeError, SchemaError
 from conduit_store.native import native
 from conduit_store.schema import Column, Schema
-from conduit_store.values import as_rows
 
 if TYPE_CHECKING:
     from conduit.table import Table
@@ -29,12 +29,12 @@ class Extender:
         self._table = table
         self._writer: native.Writer | None = None
         self._forks = 0
-        self._owed: list[Array] | None = None  # a final observation that found no space after its step had
+        self._owed: list[Any] | None = None  # a final observation that found no space after its step had
         self._lock = threading.Lock()
         schema = table.schema
         self._nested = any("/" in name for name in schema.names)
         # next_obs columns are looked at where an episode ends; in the table itself there are none
-        self._next = {f"next_{c.name}": Column(f"next_{c.name}", c.dtype, c.shape) for c in schema.obs}
+        self._next = {f"next_{c.name}": replace(c, name=f"next_{c.name}") for c in schema.obs}
         self._next = self._next if table.spec.episodic else {}
 
     def extend(self, columns: Any, priorities: Any, timeout: float | None, *, keys: bool = False) -> Any:
@@ -46,13 +46,8 @@ class Extender:
         given = self._columns(columns)
         following = {name: given.pop(name) for name in self._next if name in given}
         rows.check_names(given, schema)
-        n: int | None = None
-        arrays: list[Any] = []
-        for column in schema.columns:
-            array = rows.as_column(column, given[column.name], n)
-            n = len(array)
-            arrays.append(array)
-        assert n is not None
+        made, n = rows.as_columns(schema, given, self._table._categories)
+        arrays: list[Any] = list(made.values())
         if n > self._table.max_size:
             raise CapacityError(
                 f"{n:,} rows in one call, table {self._table.name!r} holds {self._table.max_size:,}: nothing was "
@@ -74,7 +69,7 @@ class Extender:
             return rows.last_keys(self._writer)[flags != rows.FINAL] if keys else n
 
     def _extend_episodes(
-        self, arrays: list[Array], weights: Array | None, flags: Array, n: int, timeout: float | None
+        self, arrays: list[Any], weights: Array | None, flags: Array, n: int, timeout: float | None
     ) -> Array:
         """Append `n` steps and the final observations among them; returns the flags of all rows that went in.
 
@@ -83,14 +78,15 @@ class Extender:
         """
         writer = self._native()
         if self._owed is not None:
-            arrays = [np.concatenate([owed, array]) for owed, array in zip(self._owed, arrays, strict=True)]
+            columns = self._table.schema.columns
+            arrays = [rows.joined(c, [owed, new]) for c, owed, new in zip(columns, self._owed, arrays, strict=True)]
             flags = np.concatenate([np.array([rows.FINAL], np.uint8), flags])
             weights = None if weights is None else np.concatenate([np.zeros(1, np.float32), weights])
         buffers = [rows.buffer(array) for array in arrays]
         done = writer.append_rows(len(flags), buffers, flags, weights, None, timeout, False)
         if done > 0 or self._owed is None:
             owing = done < len(flags) and flags[done] == rows.FINAL
-            self._owed = [array[done : done + 1].copy() for array in arrays] if owing else None
+            self._owed = [rows.kept(array[done : done + 1]) for array in arrays] if owing else None
         if done < len(flags):
             steps = int(np.count_nonzero(flags[:done] != rows.FINAL))
             raise rows.timed_out(writer, self._table.spec, timeout, steps, n)
@@ -110,7 +106,7 @@ class Extender:
         attachment = self._table._store._native
         if self._writer is None or self._forks != attachment.forks:
             self._table._start_movers()
-            self._writer = rows.native_writer(self._table._native, self._table.spec, 1)
+            self._writer = rows.native_writer(self._table._native, self._table.spec, 1, self._table._categories)
             self._forks = attachment.forks
             self._owed = None
         return self._writer
@@ -128,18 +124,24 @@ class Extender:
         )
 
     def _arrow_columns(self, data: Any) -> dict[str, Any]:
-        from conduit_store.arrow import record_batch_columns, to_numpy
+        from conduit_store.arrow import record_batch_columns
 
         following = [name for name in data.schema.names if name in self._next]
         stored = data.select([name for name in data.schema.names if name not in self._next])
         return {
             **record_batch_columns(stored, self._table.schema),
-            **{name: to_numpy(name, data.column(name)) for name in following},
+            **{name: self._following(self._next[name], data.column(name)) for name in following},
         }
 
+    @staticmethod
+    def _following(column: Column, data: Any) -> Any:
+        from conduit_store.arrow import to_numpy
+
+        return data if column.ragged or column.categorical else to_numpy(column.name, data)
+
     def _with_finals(
-        self, arrays: list[Array], weights: Array | None, following: dict[str, Any], n: int
-    ) -> tuple[list[Array], Array | None, Array]:
+        self, arrays: list[Any], weights: Array | None, following: dict[str, Any], n: int
+    ) -> tuple[list[Any], Array | None, Array]:
         """Put a row with the final observation behind each step that ends an episode."""
         schema = self._table.schema
         named = dict(zip(schema.names, arrays, strict=True))
@@ -156,13 +158,17 @@ class Extender:
                 f"row {ends[0]} of {n} ends an episode and {', '.join(missing)} is missing: the observation that the "
                 "step led to cannot be found elsewhere. Nothing was appended"
             )
-        result: list[Array] = []
+        finals = Schema(tuple(self._next.values()))
+        categories = {f"next_{name}": of for name, of in self._table._categories.items()}
+        known, _ = rows.as_columns(finals, following, categories, n)
+        result: list[Any] = []
         for column, array in zip(schema.columns, arrays, strict=True):
             if column in schema.obs:
-                after = as_rows(self._next[f"next_{column.name}"], following[f"next_{column.name}"], n)[ends]
+                after = known[f"next_{column.name}"]
+                after = [after[end] for end in ends.tolist()] if isinstance(after, list) else after[ends]
             else:
-                after = rows.zeros(column, len(ends))
-            result.append(np.insert(array, ends + 1, after, axis=0))
+                after = rows.blank(column, len(ends))
+            result.append(rows.inserted(column, array, ends + 1, after))
         flags = np.insert(flags, ends + 1, rows.FINAL)
         if weights is not None:
             weights = np.insert(weights, ends + 1, np.float32(0))

@@ -75,12 +75,18 @@ def _values(core: native.Table, spec: TableSpec, what: str, view: View) -> npt.N
             raise ConfigError(f"table {spec.name!r} was created without max_times_sampled: it counts no deliveries")
         return np.frombuffer(core.scan(view.index, _TIMES, 0), np.uint64)
     names = spec.schema.names
-    numeric = [c.name for c in spec.schema.columns if c.shape == () and c.dtype.kind in "biuf"]
+    numeric = [c.name for c in spec.schema.columns if c.shape == () and c.dtype.kind in "biuf" and not c.nullable]
     if what not in names:
         known = ["age", "priority", "times_sampled", *numeric]
         raise UnknownColumn(
             f"table {spec.name!r} has no {what!r} to show; it has {', '.join(known)}.{did_you_mean(what, known)}"
         )
+    column = spec.schema.column(what)
+    if column.nullable:
+        raise ConfigError(
+            f"column {what!r} of table {spec.name!r} is nullable, and nulls are no numbers; {column.validity.name!r} "
+            "says how many there are"
+        )
     if what not in numeric:
         raise ConfigError(f"column {what!r} of table {spec.name!r} is no single number a row: give one of {numeric}")
-    return np.frombuffer(core.scan(view.index, _COLUMN, names.index(what)), spec.schema.column(what).dtype)
+    return np.frombuffer(core.scan(view.index, _COLUMN, names.index(what)), column.dtype)

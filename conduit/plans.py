@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,11 +60,11 @@ def batch_columns(schema: Schema, window: windows.Row | windows.Transition | win
 
 
 def _many(column: Column, n: int, name: str = "") -> Column:
-    return Column(name or column.name, column.dtype, (n, *column.shape))
+    return replace(column, name=name or column.name, shape=(n, *column.shape), mutable=False)
 
 
 def _next(column: Column) -> Column:
-    return Column(f"next_{column.name}", column.dtype, column.shape)
+    return replace(column, name=f"next_{column.name}")
 
 
 def _number(name: str, dtype: Any, *shape: int) -> Column:
@@ -74,7 +75,7 @@ def _sequence(schema: Schema, window: windows.Sequence | windows.Episode) -> Out
     places = window.burn_in + window.length if isinstance(window, windows.Sequence) else window.max_length
     outputs: Outputs = []
     for index, column in enumerate(schema.columns):
-        if column.name in window.state:
+        if (column.values_name or column.name) in window.state:
             outputs.append((column, _FIRST, index))
         else:
             outputs.append((_many(column, places), _SEQUENCE, index))

@@ -334,9 +334,7 @@ class Queue:
     def info(self) -> QueueMetrics:
         """Return the queue's counts."""
         producers = self._table.info().open_writers
-        return QueueMetrics.from_native(
-            self.name, self.max_size, self.consumers, producers, self._native.queue_info()
-        )
+        return QueueMetrics.from_native(self.name, self.max_size, self.consumers, producers, self._native.queue_info())
 
     def verify(self) -> None:
         """Recount everything that is derived and compare; see `Table.verify`.
@@ -362,7 +360,7 @@ class Queue:
             if found is None:
                 if name not in names:
                     raise ConfigError(f"queue {self.name!r} has no consumer {name!r}; it has {', '.join(names)}")
-                found = Consumer(self._native, self._table.spec, name, names.index(name))
+                found = Consumer(self._native, self._table.spec, name, names.index(name), self._table._categories)
                 self._consumers[name] = found
             return found
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from conduit import limiting
+from conduit.categories import Categories, categories_of
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.errors import AppendTimeout, ConduitError, ConfigError, MissingColumn, UnknownColumn
 from conduit_store.native import native
+from conduit_store.nulls import as_nullable, is_null, zero
 from conduit_store.ragged import Ragged
 from conduit_store.ragged_values import as_ragged
 from conduit_store.schema import Column, Schema
@@ -21,13 +23,21 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
+    "AMID",
     "FINAL",
+    "FIRST",
     "TERMINATED",
     "TRUNCATED",
     "append",
     "as_column",
+    "as_columns",
+    "as_values",
+    "blank",
     "buffer",
     "check_names",
+    "inserted",
+    "joined",
+    "kept",
     "last_keys",
     "native_writer",
     "not_prioritized",
@@ -35,21 +45,31 @@ __all__ = [
     "zeros",
 ]
 
-TERMINATED, TRUNCATED, FINAL = 1, 2, 4  # row flags of the core (layout.hpp)
+TERMINATED, TRUNCATED, FINAL, FIRST = 1, 2, 4, 8  # row flags of the core (layout.hpp)
+AMID = 16  # given with a row: not its episode's first, though none before it is there (writer.hpp)
 
 
-def native_writer(core: native.Table, spec: TableSpec, chains: int) -> native.Writer:
-    """Return a native writer of `chains` independent environments."""
+def native_writer(
+    core: native.Table, spec: TableSpec, chains: int, categories: Mapping[str, Categories] | None = None
+) -> native.Writer:
+    """Return a native writer of `chains` independent environments; `categories`: the table's, by column."""
+    if categories is None:
+        categories = categories_of(core, spec)
+    numbers = {name: of.numbers for name, of in categories.items() if not of.column.shape}
     columns = [_as_core_names(column) for column in spec.schema.columns]
     names = spec.schema.names
     ends = [names.index(name) if spec.episodic else -1 for name in ("terminated", "truncated")]
-    return native.Writer(core, chains, columns, ends[0], ends[1])
+    return native.Writer(core, chains, columns, numbers, ends[0], ends[1])
 
 
 def _as_core_names(column: Column) -> tuple[str, str, list[int]]:
     if column.ragged:
         kind = "s1" if column.text == "string" else column.dtype.str[1:]
         return column.name, kind, [-1, *column.shape[1:]]
+    if column.values_name is not None:
+        return column.name, "v1", []
+    if column.categorical and not column.shape:
+        return column.name, "c4", []
     return column.name, column.dtype.str[1:], list(column.shape)
 
 
@@ -64,12 +84,59 @@ def check_names(given: Mapping[str, Any], schema: Schema) -> None:
     Raises:
         MissingColumn, UnknownColumn: with the names that the schema has.
     """
-    missing = [name for name in schema.names if name not in given]
+    missing = [column.name for column in schema.valued if column.name not in given]
     if missing:
         raise MissingColumn(f"missing column {', '.join(missing)}; the schema has {', '.join(schema.names)}")
-    if len(given) > len(schema):
+    if len(given) > len(schema.valued):
         unknown = [name for name in given if name not in schema]
-        raise UnknownColumn(f"unknown column {', '.join(unknown)}; the schema has {', '.join(schema.names)}")
+        if unknown:
+            raise UnknownColumn(f"unknown column {', '.join(unknown)}; the schema has {', '.join(schema.names)}")
+
+
+def as_columns(
+    schema: Schema, given: Mapping[str, Any], categories: Mapping[str, Categories], n: int | None = None
+) -> tuple[dict[str, Any], int]:
+    """Return all columns of a schema as `as_column` does, in its order, and how many rows they have.
+
+    Raises:
+        DtypeMismatch, ShapeMismatch, ValueOutOfRange: see `as_rows`, `as_ragged` and `as_nullable`.
+        CapacityError: see `Categories.encode`.
+    """
+    made: dict[str, Any] = {}
+
+    def of_column(column: Column, value: Any, rows: int | None) -> Any:
+        of = categories.get(column.name)
+        return as_column(column, value, rows) if of is None else of.encode(value, rows)
+
+    for column in schema.columns:
+        name = column.name
+        if column.nullable:
+            valid = given.get(column.validity.name)
+            made[name], made[column.validity.name] = as_nullable(column, given[name], n, valid, of_column)
+        elif column.values_name is not None:  # keeps its place, before its column
+            made[name] = None
+            continue
+        else:
+            made[name] = of_column(column, given[name], n)
+        n = len(made[name])
+    assert n is not None
+    return made, n
+
+
+def as_values(schema: Schema, given: Mapping[str, Any], categories: Mapping[str, Categories]) -> Mapping[str, Any]:
+    """Return one row's values: categories as numbers, of nullable columns zeros where null, and whether it is not."""
+    if not schema.nullable and not categories:
+        return given
+    whole = dict(given)
+    for column in schema.nullable:
+        valid = not is_null(given[column.name]) and bool(given.get(column.validity.name, True))
+        whole[column.validity.name] = valid
+        if not valid:
+            whole[column.name] = zero(column)
+    for name, of in categories.items():
+        if name in schema and whole.get(name) is given.get(name):
+            whole[name] = of.encode_row(given[name])
+    return whole
 
 
 def buffer(value: Any) -> Any:
@@ -155,3 +222,35 @@ def not_prioritized(name: str, window: str = "") -> ConfigError:
 def zeros(column: Column, n: int) -> Array:
     """Return `n` rows of zeros."""
     return np.zeros((n, *column.shape), column.dtype)
+
+
+def blank(column: Column, n: int) -> Any:
+    """Return `n` rows of zeros, or of no elements where rows vary in length."""
+    return [b""] * n if column.ragged else zeros(column, n)
+
+
+def joined(column: Column, parts: Sequence[Any]) -> Any:
+    """Return rows of a column, as `as_column` makes them, one part after the other."""
+    return [row for part in parts for row in _each(part)] if column.ragged else np.concatenate(parts)
+
+
+def inserted(column: Column, given: Any, at: Array, new: Any) -> Any:
+    """Return rows of a column with `new` ones before those at the ascending places `at`, as `np.insert` has them."""
+    if not column.ragged:
+        return np.insert(given, at, new, axis=0)
+    whole = _each(given)
+    for place, row in zip(at.tolist()[::-1], _each(new)[::-1], strict=True):
+        whole.insert(place, row)
+    return whole
+
+
+def kept(given: Any) -> Any:
+    """Return a copy of rows, which the caller may not change."""
+    if isinstance(given, list):
+        return [bytes(row) for row in given]
+    return given.copy() if isinstance(given, np.ndarray) else given  # a slice of a Ragged is one already
+
+
+def _each(given: Any) -> list[Any]:
+    """Rows that vary in length as one buffer each."""
+    return list(given.pieces()) if isinstance(given, Ragged) else list(given)

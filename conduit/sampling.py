@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from conduit import limiting
 from conduit.batch import Batch, BatchFormat, Formats
+from conduit.categories import Categories
 from conduit.hindsight import Relabelling
 from conduit.plans import plan_of
 from conduit.spec import TableSpec
@@ -31,7 +33,14 @@ _MAX_ROWS = (1 << 31) - 1
 class Reader:
     """Samples one view of a table for one process. Safe in any thread: each call has a native sampler of its own."""
 
-    def __init__(self, core: native.Table, attachment: native.Attachment, spec: TableSpec, view: View) -> None:
+    def __init__(
+        self,
+        core: native.Table,
+        attachment: native.Attachment,
+        spec: TableSpec,
+        view: View,
+        categories: Mapping[str, Categories],
+    ) -> None:
         self._native = core
         self._attachment = attachment
         self.view = view
@@ -42,7 +51,7 @@ class Reader:
         self._plan, self.schema = plan_of(spec.schema, view)
         self.relabelling = Relabelling(view, spec.name) if isinstance(view.window, Hindsight) else None
         self._idle: list[native.Sampler] = []
-        self._formats = Formats(self.schema, drawn=True)
+        self._formats = Formats(self.schema, categories, drawn=True)
         self._lock = threading.Lock()
         self._stream: int | None = None
         self._forks = attachment.forks

@@ -82,6 +82,8 @@ class TableSpec:
         self._check_lengths()
         self._check_mutable()
         self._check_disk()
+        if wide := [column.name for column in self.schema if column.categorical and column.shape]:
+            raise ConfigError(f"column {', '.join(wide)} has several categories a row: give each a column of its own")
         for view in self.views:
             self._check_window(view)
             if self.max_times_sampled is not None and getattr(view.sampler, "stratified", False):
@@ -91,8 +93,14 @@ class TableSpec:
                 )
 
     def _check_mutable(self) -> None:
-        """Columns that may be rewritten: not those that the table itself has looked at when they came in."""
+        """Columns that may be rewritten, or null: not those that the table itself acts on."""
         fixed = ("terminated", "truncated") if self.schema.is_episodic else ()
+        acted = {*fixed, POLICY_VERSION} if self.queue is not None else {*fixed}
+        if wrong := [column.name for column in self.schema.nullable if column.name in acted]:
+            raise ConfigError(
+                f"column {', '.join(wrong)} is nullable: table {self.name!r} acts on its values, and a null is none. "
+                "Take nullable away"
+            )
         if wrong := [name for name in fixed if self.schema.column(name).mutable]:
             raise ConfigError(
                 f"column {', '.join(wrong)} is mutable: table {self.name!r} acts on it when a row comes in, and could "
@@ -152,11 +160,16 @@ class TableSpec:
         names = f"column {', '.join(ragged)}, whose rows vary in length,"
         if self.slots:
             raise ConfigError(f"{names} cannot be in a table that takes rows out one by one: use removers.Fifo()")
-        if (view := next((view for view in self.views if view.episodic), None)) is not None:
-            raise ConfigError(
-                f"{names} cannot be sampled with window {view.window}, which follows episodes: use windows.Row(), with "
-                "a whole sequence as one row"
-            )
+        for view in self.views:
+            window = view.window
+            whole = isinstance(window, windows.Sequence | windows.Episode)
+            stacked = isinstance(window, windows.FrameStack) and any(column.ragged for column in self.schema.obs)
+            goals = (window.goal, window.achieved) if isinstance(window, windows.Hindsight) else ()
+            if whole or stacked or any(name in ragged for name in goals):
+                raise ConfigError(
+                    f"{names} cannot be sampled with window {window}, which has several such rows: use Transition, "
+                    "NStep, or Row with a whole sequence as one row"
+                )
 
     def _ranked(self, made: tuple[View, ...]) -> tuple[View, ...]:
         """Where rows leave by priority, some view has priorities."""
@@ -186,7 +199,15 @@ class TableSpec:
                 f"truncated and no next_obs; the schema has {', '.join(self.schema.names)}. "
                 "Use windows.Row() for rows as stored"
             )
+        unseen = [column.name for column in self.schema.obs if column.nullable]
+        if unseen:
+            raise ConfigError(
+                f"column {', '.join(unseen)} is nullable, and window {view.window} follows episodes, whose steps all "
+                "have an observation. Give a mask as an observation of its own, or use windows.Row()"
+            )
         reward = self.schema.column("reward")
+        if view.sums_rewards and reward.nullable:
+            raise ConfigError(f"window {view.window} sums rewards, and column 'reward' is nullable. Take nullable away")
         if view.sums_rewards and (reward.shape != () or str(reward.dtype) not in ("float32", "float64")):
             raise ConfigError(
                 f"window {view.window} computes rewards, which must be float32 or float64 numbers; "
@@ -282,6 +303,13 @@ class TableSpec:
             remover_view=next((view.index for view in self.views if view.prioritized), 0),
         )
         record.rewritable([i for i, column in enumerate(self.schema.columns) if column.mutable])
+        record.categorical(
+            [
+                (i, column.max_values, column.max_bytes, [value.encode() for value in column.values])
+                for i, column in enumerate(self.schema.columns)
+                if column.max_values is not None and column.max_bytes is not None
+            ]
+        )
         if (queue := self.queue) is not None:
             names = self.schema.names
             version = names.index(POLICY_VERSION) if queue.max_staleness is not None else 0

@@ -15,6 +15,7 @@ import numpy as np
 from conduit import limiting, rows
 from conduit.batch import Batch
 from conduit.blocks import BlockView
+from conduit.categories import categories_of
 from conduit.disk import DiskTier
 from conduit.extend import Extender
 from conduit.histogram import Histogram, histogram
@@ -73,11 +74,14 @@ class Table:
         self._native = core
         self._spec = TableSpec.from_json(core.spec.decode())
         self._layout = self._spec.block_layout()
+        self._categories = categories_of(core, self._spec)
         self._disk: DiskTier | None = None
         if self._spec.tiered:
             self._disk = DiskTier(core, self._spec, store._disk_path(self._spec), write=not store.read_only)
             self._disk.start()
-        self._readers = {view.name: Reader(core, store._native, self._spec, view) for view in self._spec.views}
+        self._readers = {
+            view.name: Reader(core, store._native, self._spec, view, self._categories) for view in self._spec.views
+        }
         self._extender = Extender(self)
         self._loaders: weakref.WeakSet[Any] = weakref.WeakSet()  # those of queues too
         self._populating: threading.Thread | None = None
@@ -101,6 +105,21 @@ class Table:
     def batch_schemas(self) -> dict[str, Schema]:
         """Columns of sampled batches, by window. A window that was given without a name is called "default"."""
         return {name: reader.schema for name, reader in self._readers.items()}
+
+    def _schema_now(self) -> Schema:
+        """The schema with the categories that there are now: in a table made of it they have the same numbers."""
+        return self.schema.with_values({name: of.values for name, of in self._categories.items()})
+
+    def categories(self, name: str) -> tuple[str, ...]:
+        """Return the values that a "category" column has until now, by their numbers. They are only ever added to.
+
+        Raises:
+            UnknownColumn: no such column. ConfigError: it has another dtype. StoreClosed: the store was closed here.
+        """
+        column = self.schema.column(name)
+        if not column.categorical:
+            raise ConfigError(f"column {name!r} of table {self.name!r} is {column.dtype_name}: it has no categories")
+        return self._categories[name].values
 
     @property
     def max_size(self) -> int:
@@ -288,7 +307,7 @@ class Table:
         no Python names go into a mapping, `{"info/score": scores}`. Whoever draws or reads from then on gets the new
         numbers; a batch that another thread or a loader is making meanwhile holds old and new ones. Each number is
         whole. Keys of rows that are gone are counted, not applied. Of equal keys the last wins. Waits for the table's
-        lock only.
+        lock only. A null that gets a number is null no more; a number does not become null.
 
         Raises:
             ConfigError: a column is not mutable, or none is given. UnknownColumn: says which there are.
@@ -313,14 +332,18 @@ class Table:
         arrays: list[Any] = []
         for name, numbers in given.items():
             column = self.schema.column(name)
-            if not column.mutable:
-                can = ", ".join(c.name for c in self.schema.columns if c.mutable) or "none"
+            if not column.mutable or column.values_name is not None:
+                can = ", ".join(c.name for c in self.schema.valued if c.mutable) or "none"
                 raise ConfigError(
                     f"column {name!r} of table {self.name!r} is not mutable; {can} can be rewritten. Declare it: "
                     f"Column({name!r}, {str(column.dtype)!r}, mutable=True)"
                 )
             indices.append(names.index(name))
-            arrays.append(rows.buffer(as_rows(column, numbers, n)))
+            of = self._categories.get(name)
+            arrays.append(rows.buffer(as_rows(column, numbers, n) if of is None else of.encode(numbers, n)))
+            if column.nullable:  # behind the number: who finds it valid finds the number too
+                indices.append(names.index(column.validity.name))
+                arrays.append(np.ones(n, np.bool_))
         if not given:
             raise ConfigError("update() got no columns: give table.update(keys, column=numbers)")
         applied, stale = self._native.rewrite(key_array, n, indices, arrays)
@@ -452,7 +475,7 @@ class Table:
             StaleKey: the block holds no live row. ConfigError: as in `blocks`.
         """
         self._check_blocks()
-        return BlockView(index, self.schema, self._layout, self._native.pin_block(index))
+        return BlockView(index, self.schema, self._layout, self._native.pin_block(index), self._categories)
 
     def export(
         self,

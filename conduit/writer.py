@@ -12,9 +12,9 @@ from conduit.closing import Closing
 from conduit.values import as_priorities, seconds, whole_number
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, EpisodeError, MissingColumn
-from conduit_store.ragged_values import as_ragged_row
+from conduit_store.ragged_values import as_ragged, as_ragged_row
 from conduit_store.schema import Column, Schema
-from conduit_store.values import as_row, as_rows
+from conduit_store.values import as_row
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,7 +38,7 @@ class _Base(Closing):
         self._schema = table.schema
         self._nested = any("/" in name for name in table.schema.names)
         table._start_movers()
-        self._native = rows.native_writer(table._native, table.spec, chains)
+        self._native = rows.native_writer(table._native, table.spec, chains, table._categories)
         table._store._writers.add(self)
 
     def _flat(self, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Writer(_Base):
             raise rows.timed_out(self._native, self._table.spec, self._timeout, 0, 1)
 
     def _append_converted(self, columns: Mapping[str, Any], priority: float | None) -> None:
-        flat = self._flat(columns)
+        flat = rows.as_values(self._schema, self._flat(columns), self._table._categories)
         arrays = {column.name: _row(column, flat[column.name]) for column in self._schema.columns}
         flags = 0
         if self._table.spec.episodic:
@@ -147,9 +147,9 @@ class Writer(_Base):
             raise EpisodeError(f"table {self._name!r} keeps rows, not episodes: leave end() out")
         if not self._native.chain_open(0):
             raise EpisodeError(f"end() without a step since the last one: append to table {self._name!r} first")
-        flat = self._final_columns(final_obs)
+        flat = rows.as_values(Schema(self._schema.obs), self._final_columns(final_obs), self._table._categories)
         columns = [
-            rows.buffer(as_row(column, flat[column.name])) if column in self._schema.obs else None
+            rows.buffer(_row(column, flat[column.name])) if column in self._schema.obs else None
             for column in self._schema.columns
         ]
         self._append(1, columns, flags=np.array([rows.FINAL], np.uint8))
@@ -201,8 +201,7 @@ class VectorWriter(_Base):
             And what `Writer.append` raises; nothing is appended then.
         """
         self._native.check()
-        flat = self._flat(columns)
-        arrays = {c.name: as_rows(c, flat[c.name], self._n) for c in self._schema.columns}
+        arrays, _ = rows.as_columns(self._schema, self._flat(columns), self._table._categories, self._n)
         if priorities is not None:
             self._check_prioritized()
         given = None if priorities is None else as_priorities(priorities, self._n)
@@ -237,7 +236,7 @@ class VectorWriter(_Base):
                 f"environments {ended.tolist()} have ended and final_obs is missing: pass infos['final_obs']"
             )
         finals = self._finals(final_obs, ended)
-        joined = {name: np.concatenate([array, finals[name]]) for name, array in arrays.items()}
+        joined = {c.name: rows.joined(c, [arrays[c.name], finals[c.name]]) for c in self._schema}
         flags = np.concatenate([flags, np.full(len(ended), rows.FINAL, np.uint8)])
         if priorities is not None:
             priorities = np.concatenate([priorities, np.zeros(len(ended), np.float32)])
@@ -269,11 +268,25 @@ class VectorWriter(_Base):
         """Rows that hold just the final observations of `envs`."""
         flat = self._final_columns(_by_column(final_obs, envs))
         return {
-            column.name: _chosen(column, flat[column.name], envs, self._n)
+            column.name: self._chosen(column, flat[column.name], envs)
             if column in self._schema.obs
-            else rows.zeros(column, len(envs))
+            else rows.blank(column, len(envs))
             for column in self._schema.columns
         }
+
+    def _chosen(self, column: Column, values: Any, envs: npt.NDArray[np.intp]) -> Any:
+        """The rows of `envs`, from those of all environments."""
+        n, of = self._n, self._table._categories.get(column.name)
+        objects = isinstance(values, np.ndarray) and values.dtype == object
+        if objects or of is not None:
+            if len(values) != n:
+                raise ConfigError(f"final_obs has {len(values)} entries: give one an environment, {n}")
+            given = [values[env] for env in envs]
+            if of is not None:
+                return of.encode(given)
+            return as_ragged(column, given) if column.ragged else np.stack([as_row(column, value) for value in given])
+        made = rows.as_column(column, values, n)
+        return [made[env] for env in envs] if isinstance(made, list) else made[np.asarray(envs)]
 
     def _write(self, arrays: dict[str, Array], flags: Array, priorities: Array | None, chains: Array) -> None:
         columns = [rows.buffer(arrays[column.name]) for column in self._schema.columns]
@@ -301,14 +314,6 @@ def _by_column(final_obs: Any, envs: npt.NDArray[np.intp]) -> Any:
                     columns[name][i] = flat[i][name]
             return columns
     return final_obs
-
-
-def _chosen(column: Column, values: Any, envs: npt.NDArray[np.intp], n: int) -> Array:
-    if isinstance(values, np.ndarray) and values.dtype == object:
-        if values.shape[:1] != (n,):
-            raise ConfigError(f"final_obs has {values.shape[:1]} entries: give one an environment, {n}")
-        return np.stack([as_row(column, values[env]) for env in envs])
-    return np.ascontiguousarray(as_rows(column, values, n)[envs])
 
 
 def _reopen(table: Table, num_envs: int | None, mode: str, timeout: float | None) -> Writer | VectorWriter:

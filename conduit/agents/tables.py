@@ -34,6 +34,13 @@ def create(store: Store, name: str, schemas: Mapping[str, Schema], max_size: int
                 f"the schema of policy {policy!r} has {', '.join(schema.names)}: steps of agents need obs, reward, "
                 "terminated and truncated, and no next_obs"
             )
+        if schema.ragged:
+            names = ", ".join(column.name for column in schema.ragged)
+            raise ConfigError(f"the schema of policy {policy!r} has {names}, whose rows vary in length: agents' do not")
+        if schema.column("reward").nullable:
+            raise ConfigError(
+                f"the reward of policy {policy!r} is nullable, and agents' rewards are summed: make it plain"
+            )
     tables = {p: store.create_table(f"{name}.{p}", schema, max_size, **settings) for p, schema in schemas.items()}
     return AgentTables(name, tables)
 

@@ -165,8 +165,10 @@ class AgentWriter(Closing):
         given = {"action": action, **{name: by_agent[agent] for name, by_agent in columns.items() if agent in by_agent}}
         flat = Schema.flatten(given)
         wanted = [column for column in schema.columns if column.name not in _LATER and column not in schema.obs]
-        rows.check_names(flat, Schema(tuple(wanted)))
-        return {column.name: copied(column, flat[column.name]) for column in wanted}
+        of_step = Schema(tuple(wanted))
+        rows.check_names(flat, of_step)
+        whole = rows.as_values(of_step, flat, self._tables[self._agents[agent].policy]._categories)
+        return {column.name: copied(column, whole[column.name]) for column in wanted}
 
     def _observed(
         self, obs: Mapping[str, Any], joining: Collection[str], leaving: Collection[str] = ()

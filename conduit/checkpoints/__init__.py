@@ -5,7 +5,7 @@
     taking.py     a running store -> a folder             work.py       one table of it
     reading.py    a folder -> checked arrays
     restoring.py  a folder -> a store                     reshaping.py  rows for a table of another shape
-    commands.py   the command line
+    migrations.py formats of manifests                    commands.py   the command line
 
 `store.checkpoint(path)` and `Store.restore(path, name)` are what most callers need; `verify(path)` checks every byte.
 """

@@ -17,15 +17,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from conduit import __version__
+from conduit.checkpoints.migrations import FORMAT, to_today
 from conduit_store.errors import CheckpointDamaged, CheckpointError, CheckpointNotFound
 from conduit_store.native import native
 
 __all__ = [
-    "FORMAT", "Batch", "Manifest", "Part", "TableRecord", "find", "held", "is_part", "newest", "numbers", "path_of",
+    "Batch", "Manifest", "Part", "TableRecord", "find", "held", "is_part", "newest", "numbers", "path_of",
     "remove_unread", "sync_folder", "write",
 ]  # fmt: skip
 
-FORMAT = 1
 _NAME = re.compile(r"checkpoint-(\d{6,18})\.json")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*-\d{6,18}-(\d{4,18}|rows|blocks)\.arrow")
 _HEAD = re.compile(rb'\{"crc32c": "([0-9a-f]{8})", "manifest": ')
@@ -76,7 +77,7 @@ class TableRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One checkpoint. `store_id` tells stores apart that had the same name."""
+    """One checkpoint. `store_id` tells stores apart that had the same name; `build`: which conduit-edp wrote it."""
 
     number: int
     created: str
@@ -84,6 +85,7 @@ class Manifest:
     store_id: str
     host_memory: int
     tables: tuple[TableRecord, ...]
+    build: str = __version__
 
     @property
     def files(self) -> set[str]:
@@ -196,7 +198,8 @@ def find(folder: Path, number: int) -> Manifest:
     """Return the checkpoint of that number.
 
     Raises:
-        CheckpointNotFound: there is none. CheckpointDamaged: its manifest cannot be read, or is of a later format.
+        CheckpointNotFound: there is none. CheckpointDamaged: its manifest cannot be read. CheckpointNewer: it is of a
+        later format than this build reads.
     """
     path = path_of(folder, number)
     try:
@@ -256,11 +259,7 @@ def _others(folder: Path, number: int) -> str:
 
 
 def _manifest(fields: dict[str, Any], number: int) -> Manifest:
-    if fields["format"] != FORMAT:
-        raise CheckpointDamaged(
-            f"checkpoint {number} has format {fields['format']!r}, this build reads {FORMAT}. Use the conduit-edp that "
-            "wrote it, or a later one"
-        )
+    fields = to_today(fields, number)
     if fields["number"] != number:
         raise CheckpointDamaged(f"checkpoint {number} says that it is number {fields['number']!r}")
     names = [_text(table["spec"]["name"]) for table in fields["tables"]]
@@ -269,6 +268,7 @@ def _manifest(fields: dict[str, Any], number: int) -> Manifest:
     return Manifest(
         number, _text(fields["created"]), _text(fields["store"]), _text(fields["store_id"]),
         _whole(fields["host_memory"]), tuple(_table(table) for table in fields["tables"]),
+        _text(fields["build"]),
     )  # fmt: skip
 
 

@@ -157,7 +157,7 @@ class ColumnFile:
 
 def keyed_schema(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a table's rows with their keys."""
-    return pa.schema([pa.field(KEYS, pa.uint64(), nullable=False), *schema.to_arrow()])
+    return pa.schema([pa.field(KEYS, pa.uint64(), nullable=False), *arrow.schema_to_arrow(schema, stored=True)])
 
 
 def keyed(batch: pa.RecordBatch, keys: Array, schema: pa.Schema) -> pa.RecordBatch:
@@ -177,6 +177,4 @@ def gathered(schema: Schema, cut: native.Cut, table: int, blocks: tuple[int, int
     for column, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
         cut.gather(table, column, *blocks, memory[offset : offset + size])
     layout = BlockLayout(rows, 1, end, tuple(offsets), tuple(column.row_bytes for column in schema.columns))
-    return arrow.block_to_arrow(schema, layout, memory.ctypes.data, 0, rows, memory)
-
-
+    return arrow.block_to_arrow(schema, layout, memory.ctypes.data, 0, rows, memory, stored=True)

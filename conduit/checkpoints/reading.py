@@ -15,9 +15,9 @@ from conduit.checkpoints.loading import load, load_columns, values_of
 from conduit.checkpoints.manifest import Manifest, Part, TableRecord
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
-from conduit_store.errors import CheckpointDamaged, ConduitError
+from conduit_store.errors import CheckpointDamaged, ConduitError, UnknownTable, did_you_mean
 
-__all__ = ["SavedTable", "read_rows", "read_tables", "verify"]
+__all__ = ["SavedTable", "one_table", "read_rows", "read_tables", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,21 @@ def read_tables(folder: Path, manifest: Manifest) -> list[SavedTable]:
         CheckpointDamaged: names the file, or the table and what of it cannot be.
     """
     return [_read_table(folder, record) for record in manifest.tables]
+
+
+def one_table(folder: Path, manifest: Manifest, name: str) -> SavedTable:
+    """Return one table.
+
+    Raises:
+        UnknownTable: says which there are. CheckpointDamaged: as `read_tables`.
+    """
+    records = {str(record.spec["name"]): record for record in manifest.tables}
+    if name not in records:
+        raise UnknownTable(
+            f"checkpoint {manifest.number} in {folder} has no table {name!r}; it has {', '.join(records) or 'none'}."
+            f"{did_you_mean(name, records)}"
+        )
+    return _read_table(folder, records[name])
 
 
 def verify(path: str | os.PathLike[str], number: int | None = None) -> Manifest:

@@ -19,6 +19,7 @@ from conduit_store.arrays import Array
 from conduit_store.column import Column
 from conduit_store.errors import CheckpointError, ConfigError
 from conduit_store.native import native
+from conduit_store.nulls import is_null, zero
 from conduit_store.schema import Schema
 from conduit_store.values import as_row
 
@@ -34,9 +35,9 @@ class Changes:
     """What is to be different of a table when it is restored; None leaves a thing as it was saved.
 
     `max_size`: of a smaller table's rows the newest stay. `limiter`: another one, or other numbers; counts go on where
-    both are a SampleToInsertRatio. `schema`: with columns added (each in `defaults`, one row's value), left out, or of
-    a dtype that holds every value of the old one. `disk`: another one, or False to have all rows in memory. Keys of a
-    table of another shape are new, and old ones stale.
+    both are a SampleToInsertRatio. `schema`: with columns added (each in `defaults`, one row's value, None where it is
+    nullable), left out, made nullable, or of a dtype that holds every value of the old one. `disk`: another one, or
+    False to have all rows in memory. Keys of a table of another shape are new, and old ones stale.
 
     Example:
         >>> Changes(max_size=2_000_000, limiter=conduit.limiters.MinSize(10_000))
@@ -63,7 +64,7 @@ def changed_spec(saved: SavedTable, changes: Changes) -> TableSpec:
         given["limiter"] = changes.limiter
     if changes.schema is not None:
         _check_columns(spec, changes)
-        given["schema"] = changes.schema
+        given["schema"] = _with_categories(spec.schema, changes.schema, changes.defaults)
     elif changes.defaults:
         raise ConfigError(f"defaults {sorted(changes.defaults)} of table {spec.name!r} go with a schema that adds them")
     if changes.disk is not None:
@@ -82,6 +83,8 @@ def _check_columns(spec: TableSpec, changes: Changes) -> None:
     assert changes.schema is not None
     for column in changes.schema.columns:
         if column.name not in spec.schema:
+            if column.values_name is not None:
+                continue
             if column.name not in changes.defaults:
                 raise ConfigError(
                     f"column {column.name!r} is not in the checkpoint of table {spec.name!r}: give its value for the "
@@ -89,6 +92,16 @@ def _check_columns(spec: TableSpec, changes: Changes) -> None:
                 )
             continue
         before = spec.schema.column(column.name)
+        if before.nullable and not column.nullable:
+            raise ConfigError(
+                f"column {column.name!r} of table {spec.name!r} is nullable, and its nulls cannot become values: keep "
+                "it so"
+            )
+        if before.categorical != column.categorical:
+            raise ConfigError(
+                f"column {column.name!r} of table {spec.name!r} is {before.dtype_name}, and cannot become "
+                f"{column.dtype_name}"
+            )
         if before.shape != column.shape or not np.can_cast(before.dtype, column.dtype, "safe"):
             raise ConfigError(
                 f"column {column.name!r} of table {spec.name!r} is {before.dtype} {before.shape}, and cannot become "
@@ -97,6 +110,17 @@ def _check_columns(spec: TableSpec, changes: Changes) -> None:
     unknown = [name for name in changes.defaults if name not in changes.schema or name in spec.schema]
     if unknown:
         raise ConfigError(f"defaults {unknown} of table {spec.name!r} name no column that is added")
+
+
+def _with_categories(before: Schema, after: Schema, defaults: Mapping[str, Any]) -> Schema:
+    """Numbers keep their meaning: categories begin with those that the rows were saved with, then come new ones."""
+    values: dict[str, tuple[str, ...]] = {}
+    for column in after:
+        if column.categorical:
+            known = before.column(column.name).values if column.name in before else ()
+            added = (*column.values, *((defaults[column.name],) if defaults.get(column.name) is not None else ()))
+            values[column.name] = tuple(dict.fromkeys((*known, *added)))
+    return after.with_values(values)
 
 
 def same_shape(saved: SavedTable, spec: TableSpec) -> bool:
@@ -192,12 +216,19 @@ class Shape:
         return {**state, "counts": {**state["counts"], "births": births}}
 
 
-def default_rows(column: Column, value: Any, n: int) -> Array:
-    """Return n rows of one value.
+def default_rows(column: Column, defaults: Mapping[str, Any], n: int) -> Array:
+    """Return n rows of the value that an added column is given; what becomes nullable has had values until now.
 
     Raises:
         SchemaError: the value does not fit the column.
     """
+    if (of := column.values_name) is not None:
+        value: Any = of not in defaults or not is_null(defaults[of])
+    else:
+        value = defaults[column.name]
+        value = column.values.index(value) if column.categorical and value in column.values else value
+    if column.nullable and is_null(value):
+        value = zero(column)
     row = np.asarray(as_row(column, value))
     repeated: Array = np.ascontiguousarray(np.broadcast_to(row, (n, *column.shape)), column.dtype)
     return repeated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from conduit.checkpoints import manifest as manifests
 from conduit.checkpoints.index import NUMBERS, SLOT_BITS, Runs, places_of, row_columns
 from conduit.checkpoints.loading import load, read_into, values_of
 from conduit.checkpoints.manifest import Batch, Manifest, Part
-from conduit.checkpoints.reading import SavedTable, read_rows, read_tables
+from conduit.checkpoints.reading import SavedTable, one_table, read_rows, read_tables
 from conduit.checkpoints.reshaping import Changes, Shape, changed_spec, changed_state, default_rows, same_shape
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from conduit.store import Store
     from conduit.table import Table
 
-__all__ = ["restore"]
+__all__ = ["fill", "restore", "spec_in"]
 
 _THREADS = 4  # that read files: a disk wants several requests, a checksum a core
 
@@ -87,27 +87,60 @@ def _bytes(spec: TableSpec) -> int:
     return spec.frames * spec.block_layout().block_bytes + 4096
 
 
+def spec_in(path: str | os.PathLike[str], name: str) -> TableSpec:
+    """Return the settings of a table in the newest checkpoint of a folder.
+
+    Raises:
+        CheckpointNotFound, CheckpointDamaged: see `Store.restore`. UnknownTable: says which there are.
+    """
+    folder = Path(path)
+    with manifests.held(folder, None) as manifest:
+        return one_table(folder, manifest, name).spec
+
+
+def fill(table: Table, path: str | os.PathLike[str]) -> None:
+    """Put the rows of its namesake in a folder's newest checkpoint into a table that has never held any.
+
+    Of another `max_size`, perhaps, but else of the same settings. While nobody writes.
+
+    Raises:
+        CheckpointNotFound, CheckpointDamaged: see `Store.restore`. UnknownTable: says which there are.
+        ConfigError: the table has held rows.
+    """
+    folder = Path(path)
+    with manifests.held(folder, None) as manifest:
+        for _ in _fill(table, one_table(folder, manifest, table.name), Changes()):
+            pass
+
+
 def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Changes) -> Iterator[int]:
     """Make the table; yields the bytes of each file that has been read."""
     table = store._create(spec, exist_ok=False, populate=False)
+    yield from _fill(table, saved, changes)
+    table._populate()
+
+
+def _fill(table: Table, saved: SavedTable, changes: Changes) -> Iterator[int]:
+    spec = table.spec
     state = changed_state(saved, spec, changes)
     files = list(zip(saved.record.parts, saved.runs, strict=True))
     blocks, shape = saved.blocks, None
+    stays = same_shape(saved, spec)
+    if stays and spec.schema.ragged:  # their elements lie close together: no writer goes on in such a block
+        blocks = blocks.copy()
+        blocks["sealed"] = blocks["birth"] > 0
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="conduit-restore") as pool:
         try:
-            in_place = same_shape(saved, spec) and not spec.slots
-            if in_place:
-                table._native.lay_out(np.ascontiguousarray(blocks).tobytes())
-            reads = [pool.submit(_in_place, table, saved, part, runs) for part, runs in files] if in_place else []
+            reads: list[Future[None]] = []
+            if stays and not spec.slots:
+                _lay_out(table, blocks)
+                reads = [pool.submit(_in_place, table, saved, part, runs) for part, runs in files]
             rows = read_rows(saved)  # while files are being read
-            if not same_shape(saved, spec):
+            if not stays:
                 shape = Shape(saved, rows, spec)
                 blocks, rows, state = shape.blocks, shape.rows, shape.state(state)
-            elif spec.schema.ragged:  # their elements lie close together: no writer goes on in such a block
-                blocks = blocks.copy()
-                blocks["sealed"] = blocks["birth"] > 0
-            if not in_place:
-                table._native.lay_out(np.ascontiguousarray(blocks).tobytes())
+            if not stays or spec.slots:
+                _lay_out(table, blocks)
                 reads = [pool.submit(_one_by_one, table, saved, part, runs, shape, changes) for part, runs in files]
             n = saved.record.rows if shape is None else len(shape.keep)
             # While rows are being read; but the core looks at where each row ends, and blocks that lie in memory may
@@ -125,7 +158,12 @@ def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Ch
     if late:
         table._native.laid_out()
         _put_back(table, state, blocks, rows, n)
-    table._populate()
+
+
+def _lay_out(table: Table, blocks: Array) -> None:
+    """Give blocks places, where some of them lie on disk."""
+    if table.spec.tiered:
+        table._native.lay_out(np.ascontiguousarray(blocks).tobytes())
 
 
 def _put_numbers(table: Table, saved: SavedTable, rows: dict[str, Array], shape: Shape | None) -> None:
@@ -200,9 +238,7 @@ def _divide(table: Table, block: int, batch: Batch) -> list[int]:
     return starts
 
 
-def _one_by_one(
-    table: Table, saved: SavedTable, part: Part, runs: Runs, shape: Shape | None, changes: Changes
-) -> None:
+def _one_by_one(table: Table, saved: SavedTable, part: Part, runs: Runs, shape: Shape | None, changes: Changes) -> None:
     """Read a file and put each of its rows where it goes now."""
     memory = load(saved.folder, part)
     by_block = np.zeros(saved.record.n_blocks, saved.blocks.dtype)
@@ -222,7 +258,7 @@ def _one_by_one(
                 values = _column(saved, memory, part, k, column.name)[chosen]
                 values = np.ascontiguousarray(values, column.dtype)
             else:
-                values = default_rows(column, changes.defaults[column.name], len(to))
+                values = default_rows(column, changes.defaults, len(to))
             table._native.place(number, to, values, len(to))
         start += batch.rows
 

@@ -16,7 +16,7 @@ from conduit.checkpoints.manifest import Manifest
 from conduit.checkpoints.parts import Disk
 from conduit.checkpoints.work import TableWork
 from conduit.values import whole_number
-from conduit_store.errors import CheckpointBusy, CheckpointDamaged, CheckpointError, CheckpointNotFound, ReadOnlyStore
+from conduit_store.errors import CheckpointBusy, CheckpointError, ReadOnlyStore
 from conduit_store.native import native
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _take(
     number = taken[-1] + 1 if taken else 1
     store_id = identity(store)
     before: Manifest | None = None
-    with contextlib.suppress(CheckpointNotFound, CheckpointDamaged):
+    with contextlib.suppress(CheckpointError):  # none, or none that this build can read
         found = manifests.newest(folder)
         before = found if found.store_id == store_id else None
     old = {record.spec["name"]: record.parts for record in before.tables} if before is not None else {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,7 @@ class TableWork:
         schema, layout = self._table.schema, self._table._layout
         try:
             return arrow.block_to_arrow(
-                schema, layout, address, *span, owner or self._cut, starts, shared=True, own_offsets=True
+                schema, layout, address, *span, owner or self._cut, starts, shared=True, own_offsets=True, stored=True
             )
         finally:
             self._cut.going_on()  # where rows vary in length, their sizes are those of this block, or it is given up
@@ -140,7 +141,7 @@ class TableWork:
         of_blocks.write({name: self._blocks[name] for name in names})
         blocks = of_blocks.close()
         index = self._index.close()
-        spec: dict[str, Any] = json.loads(self._table.spec.to_json())
+        spec: dict[str, Any] = json.loads(replace(self._table.spec, schema=self._table._schema_now()).to_json())
         return TableRecord(
             spec, self._cut.state(self._number), self._per_block, self._table._layout.blocks,
             self._cut.rows(self._number), blocks, index, tuple(self._numbers), (*self._kept, *self._made),

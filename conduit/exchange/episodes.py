@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from conduit.exchange.columns import arrow_columns, columns_of
 from conduit.exchange.frame import FINAL, Frame, arrow_array, as_stored
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError
@@ -52,7 +53,7 @@ class Episodes:
         order = np.argsort(numbers, kind="stable")
         first = next(iter(frame.finals))
         has_final = piece.column(first).is_valid().to_numpy()[order]
-        columns = {column.name: as_stored(column, piece.column(column.name))[order] for column in frame.schema}
+        columns = {name: array[order] for name, array in columns_of(frame.schema, piece).items()}
         ends = np.flatnonzero(has_final)
         chosen = pa.array(order[ends])
         finals = {c.name: as_stored(c, piece.column(name).take(chosen)) for name, c in frame.finals.items()}
@@ -96,9 +97,7 @@ def episode_of(frame: Frame, arrays: Mapping[str, Array], n: int) -> Episode:
         array = arrays[column.name]
         expected = n + (column in frame.schema.obs)
         if array.dtype != column.dtype or array.shape != (expected, *column.shape):
-            raise ValueError(
-                f"{column.name} is {array.dtype} of shape {array.shape}, {expected} of {column} were due"
-            )
+            raise ValueError(f"{column.name} is {array.dtype} of shape {array.shape}, {expected} of {column} were due")
         if expected > n:
             final[column.name] = array[-1:]
         columns[column.name] = array[:n]
@@ -131,9 +130,10 @@ def _table_of(frame: Frame, known: list[tuple[int, Episode]]) -> pa.Table:
         frame.episode or "": pa.array(np.repeat([number for number, _ in known], lengths), pa.int64()),
         frame.step or "": pa.array(np.concatenate([np.arange(length) for length in lengths])),
     }
-    for column in frame.schema:
-        whole = np.concatenate([episode.columns[column.name] for _, episode in known])
-        arrays[column.name] = arrow_array(column, whole)
+    names = frame.schema.names
+    arrays |= arrow_columns(
+        frame.schema, {name: np.concatenate([episode.columns[name] for _, episode in known]) for name in names}
+    )
     for column in frame.schema.obs:
         whole = np.zeros((len(nulls), *column.shape), column.dtype)
         whole[~nulls] = np.concatenate([episode.final[column.name] for _, episode in known])
@@ -142,7 +142,8 @@ def _table_of(frame: Frame, known: list[tuple[int, Episode]]) -> pa.Table:
 
 
 def check_episodic(frame: Frame, format: str, refused: str = "") -> None:
-    """Refuse rows that are no steps of episodes, and columns of dtypes whose kind is among `refused`.
+    """Refuse rows that are no steps of episodes, and columns of dtypes whose kind is among `refused`; "c" is
+    categories.
 
     Raises:
         ConfigError: with what else to use.
@@ -151,5 +152,7 @@ def check_episodic(frame: Frame, format: str, refused: str = "") -> None:
     if frame.episode is None:
         raise ConfigError(f"{format} has episodes, and this table keeps rows as they are. Export to 'parquet'")
     for column in frame.schema:
+        if column.categorical and "c" in refused:
+            raise ConfigError(f"{format} has no categories, as of column {column.name!r}. Export to 'parquet'")
         if column.dtype.kind in refused:
             raise ConfigError(f"{format} has no {column.dtype}, as of column {column.name!r}. Export to 'parquet'")

@@ -1,8 +1,9 @@
 """The one form that rows have on their way out and in: Arrow tables of steps, with what links them to episodes.
 
     episode: int64        number of the episode, from 0 in each export       } tables of episodes
-    step: int64           number of the row in its episode, from 0           }
-    <columns>             as in the schema; bools as Arrow bools, shapes as fixed-shape tensors
+    step: int64           number of the row in its episode, from 0; from 1   }
+                          where rows before it have been evicted
+    <columns>             as in the schema; bools as Arrow bools, shapes as fixed-shape tensors; nulls as nulls
     final_obs[/...]       null but where the episode stops: the observation that its last step led to
     priority: float32     as given to update_priorities; null where it was not given yet    } prioritized tables
 
@@ -24,7 +25,8 @@ import pyarrow as pa
 
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
-from conduit_store.arrow import arrow_type, column_of_field, to_numpy
+from conduit_store.arrow import arrow_type, column_of_field, to_numpy, with_nulls
+from conduit_store.column import VALID
 from conduit_store.errors import ConfigError, ExchangeError, MissingColumn, SchemaError, ShapeMismatch
 from conduit_store.schema import Column, Schema
 
@@ -56,10 +58,10 @@ class Frame:
     export: str | None = None
 
     @classmethod
-    def of_table(cls, spec: TableSpec) -> Frame:
-        """Return the frame of a table's rows."""
+    def of_table(cls, spec: TableSpec, schema: Schema) -> Frame:
+        """Return the frame of a table's rows; `schema`: the table's, with the categories that there are."""
         episode, step = (_free(name, spec.schema) if spec.episodic else None for name in ("episode", "step"))
-        return cls(spec.schema, episode, step, prioritized=spec.prioritized, own=True, export=uuid4().hex)
+        return cls(schema, episode, step, prioritized=spec.prioritized, own=True, export=uuid4().hex)
 
     @classmethod
     def of_arrow(cls, schema: pa.Schema, wanted: Schema | None, path: object, rename: Mapping[str, str]) -> Frame:
@@ -79,13 +81,13 @@ class Frame:
         schema = named(schema, rename)
         names = schema.names
         if told is not None and (wanted is None or wanted == told.schema):
-            lacking = [name for name in told.schema.names if name not in names]
+            lacking = [column.name for column in told.schema.valued if column.name not in names]
             if lacking:
                 raise MissingColumn(f"{path} lacks {', '.join(lacking)}, which its own metadata names. Write it again")
             episode, step = (name if name in names else None for name in (told.episode, told.step))
             return cls(told.schema, episode, step, prioritized=PRIORITY in names, own=True, export=told.export)
         if wanted is not None:
-            lacking = [name for name in wanted.names if name not in names]
+            lacking = [column.name for column in wanted.valued if column.name not in names]
             if lacking:
                 raise MissingColumn(
                     f"{path} has no column {', '.join(lacking)}; it has {', '.join(names)}. Rename those that are "
@@ -100,9 +102,7 @@ class Frame:
         return cls(kept, episode, step, prioritized=PRIORITY in names, own=told is not None, export=export)
 
     def _renamed(self, rename: Mapping[str, str]) -> Frame:
-        columns = tuple(
-            replace(column, name=rename.get(column.name, column.name)) for column in self.schema
-        )
+        columns = tuple(replace(column, name=rename.get(column.name, column.name)) for column in self.schema.valued)
         links = [None if name is None else rename.get(name, name) for name in (self.episode, self.step)]
         return replace(self, schema=Schema(columns), episode=links[0], step=links[1])
 
@@ -124,7 +124,9 @@ class Frame:
     def to_arrow(self) -> pa.Schema:
         """Return the Arrow schema of what is exported."""
         fields = [pa.field(name, pa.int64(), nullable=False) for name in (self.episode, self.step) if name is not None]
-        fields += [pa.field(column.name, _outer_type(column), nullable=False) for column in self.schema]
+        fields += [
+            pa.field(column.name, _outer_type(column), nullable=column.nullable) for column in self.schema.valued
+        ]
         if self.episode is not None:
             fields += [pa.field(name, _outer_type(column)) for name, column in self.finals.items()]
         if self.prioritized:
@@ -186,7 +188,9 @@ def _found(schema: pa.Schema) -> Schema:
     roles = {PRIORITY, "__index_level_0__"}  # the latter is what pandas calls its index
     finals = FINAL + "obs"
     fields = [f for f in schema if f.name not in roles and f.name != finals and not f.name.startswith(finals + "/")]
-    plain = Schema(tuple(column_of_field(field) for field in fields))
+    names = {field.name for field in fields}
+    columns = (column_of_field(field) for field in fields)
+    plain = Schema(tuple(replace(column, nullable=column.name + VALID in names) for column in columns))
     if not plain.is_episodic:
         return plain
     return Schema(tuple(column for column in plain if column.name not in ("episode", "step")))
@@ -204,18 +208,24 @@ def outer(array: pa.Array) -> pa.Array:
         first = array.offsets[0].as_py()
         values = outer(array.values.slice(first, array.offsets[-1].as_py() - first))
         made = pa.large_list(pa.field("item", values.type, nullable=False))
-        return pa.LargeListArray.from_arrays(pa.array(array.offsets.to_numpy() - first), values, type=made)
+        whole = pa.LargeListArray.from_arrays(pa.array(array.offsets.to_numpy() - first), values, type=made)
+        return with_nulls(whole, _valid(array)) if array.null_count else whole
     if isinstance(kind, pa.Bool8Type):
         return array.cast(pa.bool_())
     if isinstance(kind, pa.FixedShapeTensorType) and isinstance(kind.value_type, pa.Bool8Type):
-        flat = array.storage.flatten().cast(pa.bool_())
-        storage = pa.FixedSizeListArray.from_arrays(flat, array.storage.type.list_size)
+        size = array.storage.type.list_size  # `values` has those of null rows too, and all of a slice's parent
+        flat = array.storage.values.slice(array.storage.offset * size, len(array) * size).cast(pa.bool_())
+        nulls = array.is_null() if array.null_count else None
+        storage = pa.FixedSizeListArray.from_arrays(flat, size, mask=nulls)
         return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.bool_(), list(kind.shape)), storage)
     return array
 
 
 def arrow_array(column: Column, values: Array, nulls: Array | None = None) -> pa.Array:
     """Return rows of a column as an Arrow array of the exported type; null where `nulls` (bool (n,)) says so."""
+    if column.categorical:
+        numbers = pa.array(np.ascontiguousarray(values), pa.int32(), mask=nulls)
+        return pa.DictionaryArray.from_arrays(numbers, pa.array(column.values, pa.string()))
     kind = _outer_type(column)
     flat = np.ascontiguousarray(values).reshape(-1)
     if column.dtype.kind in "mM":  # as integers: a NaT is a value here, and pyarrow would make a null of it
@@ -250,6 +260,11 @@ def as_stored(column: Column, data: pa.Array | pa.ChunkedArray) -> Array:
         if same.all():
             return exact
     return values
+
+
+def _valid(data: pa.Array | pa.ChunkedArray) -> Array:
+    valid: Array = data.is_valid().to_numpy(zero_copy_only=False)
+    return valid
 
 
 def _is_list(kind: pa.DataType) -> bool:

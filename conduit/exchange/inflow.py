@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,13 +12,12 @@ import pyarrow as pa
 
 from conduit import rows
 from conduit.closing import Closing
-from conduit.exchange.frame import FINAL, NEXT, PRIORITY, Frame, as_stored
+from conduit.exchange.columns import nullable_rows_of, rows_of
+from conduit.exchange.frame import FINAL, NEXT, PRIORITY, Frame
 from conduit.values import seconds
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, DtypeMismatch, EpisodeError, PriorityError, SchemaError
-from conduit_store.ragged_values import as_ragged
 from conduit_store.schema import Column
-from conduit_store.values import as_rows
 
 if TYPE_CHECKING:
     from conduit.table import Table
@@ -45,7 +46,9 @@ class Inflow(Closing):
         self._episodic = table.spec.episodic
         if self._episodic and not frame.episodic:
             raise ConfigError(f"{source} has no steps of episodes, table {table.name!r} has. See Schema.is_episodic")
-        self._native = rows.native_writer(table._native, table.spec, _CHAINS if self._episodic else 1)
+        self._native = rows.native_writer(
+            table._native, table.spec, _CHAINS if self._episodic else 1, table._categories
+        )
         self._open: OrderedDict[int, tuple[int, int]] = OrderedDict()  # episode -> chain, number of its last row
         self._free = list(range(_CHAINS))[::-1]
         self._unfinished: list[int] = []  # chains whose episode has ended without a final observation
@@ -71,7 +74,9 @@ class Inflow(Closing):
         n = len(data)
         if n == 0:
             return
-        arrays: dict[str, Any] = {c.name: self._column(c, data.column(c.name)) for c in self._frame.schema}
+        arrays: dict[str, Any] = {}
+        for column in self._frame.schema.valued:
+            arrays |= self._with_validity(column, data)
         priorities = self._priorities(data)
         if not self._episodic:
             self._push(n, [arrays[name] for name in self._table.schema.names], None, priorities, None)
@@ -79,19 +84,37 @@ class Inflow(Closing):
             self._append_steps(data, arrays, priorities)
         self.rows += n
 
-    def _column(self, column: Column, data: pa.ChunkedArray) -> Array:
+    def _with_validity(self, column: Column, data: pa.Table) -> dict[str, Any]:
+        """A column and, of a nullable one, its validity."""
+        values = data.column(column.name)
+        if not column.nullable:
+            return {column.name: self._column(column, values)}
+        name = column.validity.name
+        told = data.column(name) if name in data.column_names else None
+        with self._located(len(data)):
+            rows, valid = nullable_rows_of(column, values, told, self._rows_of)
+        return {column.name: rows, name: valid}
+
+    def _column(self, column: Column, data: pa.ChunkedArray) -> Any:
         if data.null_count:
             row = self.rows + int(data.is_null().to_numpy().argmax())
             raise DtypeMismatch(
-                f"row {row} of {self._source}: column {column.name!r} is null, and columns hold none. Fill or "
-                "drop such rows first"
+                f"row {row} of {self._source}: column {column.name!r} is null. Fill or drop such rows first, or "
+                "import into a table where it is nullable"
             )
+        with self._located(len(data)):
+            return self._rows_of(column, data, len(data))
+
+    def _rows_of(self, column: Column, data: pa.ChunkedArray, n: int | None) -> Any:
+        of = self._table._categories.get(column.name)
+        return rows_of(column, data, n) if of is None else of.encode(data, n)
+
+    @contextlib.contextmanager
+    def _located(self, n: int) -> Iterator[None]:
         try:
-            if column.ragged:
-                return as_ragged(column, data, len(data))  # type: ignore[return-value]
-            return as_rows(column, as_stored(column, data), len(data))
+            yield
         except SchemaError as error:
-            raise type(error)(f"{self._source}, rows {self.rows} to {self.rows + len(data)}: {error}") from error
+            raise type(error)(f"{self._source}, rows {self.rows} to {self.rows + n}: {error}") from error
 
     def _priorities(self, data: pa.Table) -> Array | None:
         if not self._table.spec.prioritized or PRIORITY not in data.column_names:
@@ -125,8 +148,8 @@ class Inflow(Closing):
         flags = np.insert(ended, at, rows.FINAL)
         columns = []
         for column in self._table.schema:
-            last = finals[column.name] if column.name in finals else rows.zeros(column, len(at))
-            columns.append(np.insert(arrays[column.name], at, last, axis=0))
+            last = finals[column.name] if column.name in finals else rows.blank(column, len(at))
+            columns.append(rows.inserted(column, arrays[column.name], at, last))
         if priorities is not None:
             priorities = np.insert(priorities, at, np.float32(0))
         place = np.arange(n + 1)
@@ -134,7 +157,8 @@ class Inflow(Closing):
         step = self._numbers(data, self._frame.step)
         first = 0
         while first < n:
-            chains, end = self._chains(episode, step, ended, has_final, first)
+            chains, amid, end = self._chains(episode, step, ended, has_final, first)
+            flags[place[amid]] |= rows.AMID
             of_rows = np.repeat(chains, 1 + has_final[first:end])
             piece = slice(int(place[first]), int(place[end]))
             given = None if priorities is None else priorities[piece]
@@ -169,12 +193,14 @@ class Inflow(Closing):
     def _numbers(self, data: pa.Table, name: str | None) -> Array | None:
         if name is None:
             return None
-        return self._column(Column(name, np.dtype(np.int64)), data.column(name))
+        numbers: Array = self._column(Column(name, np.dtype(np.int64)), data.column(name))
+        return numbers
 
     def _chains(
         self, episode: Array | None, step: Array | None, ended: Array, has_final: Array, begin: int
-    ) -> tuple[Array, int]:
-        """Return the writer's chain for each row from `begin` on, and where it ends because no chain is free.
+    ) -> tuple[Array, list[int], int]:
+        """Return the writer's chain for each row from `begin` on; which rows begin what is there of an episode without
+        being its first; and where it ends because no chain is free.
 
         Rows after an episode's end with the same number begin another one.
         """
@@ -182,18 +208,21 @@ class Inflow(Closing):
         over = (ended != 0) | has_final
         chains = np.zeros(n, np.int32)
         changes = over[:-1] if episode is None else over[:-1] | (episode[1:] != episode[:-1])
+        amid: list[int] = []
         starts = begin + np.array([0, *(np.flatnonzero(changes[begin:]) + 1)])
         for first, end in zip(starts.tolist(), [*starts[1:].tolist(), n], strict=True):
             number = 0 if episode is None else int(episode[first])
             if number in self._open and step is not None and step[first] == 0:
                 self._unfinished.append(self._open.pop(number)[0])  # of another export, with numbers of its own
             if number not in self._open and not self._free:
-                return chains[begin:first], first
+                return chains[begin:first], amid, first
             chain, last = self._open.pop(number, (-1, -1))
             if step is not None:
                 self._check_order(step[first:end], last, number, first)
             if chain < 0:
                 chain = self._free.pop()
+                if step is not None and step[first] > 0:
+                    amid.append(first)
             chains[first:end] = chain
             if has_final[end - 1]:
                 self._free.append(chain)
@@ -201,7 +230,7 @@ class Inflow(Closing):
                 self._unfinished.append(chain)
             else:
                 self._open[number] = chain, -1 if step is None else int(step[end - 1])
-        return chains[begin:], n
+        return chains[begin:], amid, n
 
     def _cut(self, more: bool) -> None:
         """Free the chains of episodes that ended without a final observation; and, if there are `more` rows than

@@ -1,10 +1,14 @@
 """NumPy arrays by name, in memory or in a .npz file.
 
-    <columns>                 (rows, ...), as in the schema
+    <columns>                 (rows, ...), as in the schema; "goal:valid" bool (rows,) where "goal" is nullable
     episode, step             int64 (rows,)
     priority                  float32 (rows,), NaN where it was not given yet
     final_obs[/...]           (episodes that have one, ...): what the last step of an episode led to
     final_row                 int64: the row of that last step
+
+Rows that vary in length are one array of all elements, (elements, ...), and beside it "tokens:lengths", int64 (rows,);
+of strings, as UTF-8, "prompt:characters", and of bytes "blob:bytes". Categories are numbers, and "env_id:values" the
+strings that they stand for.
 
 A .npz file is a zip archive with check sums. Arrays are written as rows come, so memory stays bounded; they are not
 compressed unless told ("deflate").
@@ -22,8 +26,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib import format as npy
 
+from conduit.exchange import npz_members as members
+from conduit.exchange.columns import columns_of, rows_of
 from conduit.exchange.damage import reading
-from conduit.exchange.frame import FINAL, PRIORITY, Frame, arrow_array, as_stored
+from conduit.exchange.frame import FINAL, PRIORITY, Frame, as_stored
+from conduit.exchange.npz_members import Member
 from conduit_store.arrays import Array
 from conduit_store.errors import ExchangeError, ShapeMismatch
 from conduit_store.schema import Column
@@ -39,8 +46,9 @@ def split(frame: Frame, piece: pa.Table, before: int) -> Iterator[tuple[str, Arr
     for name in (frame.episode, frame.step):
         if name is not None:
             yield name, as_stored(Column(name, np.dtype(np.int64)), piece.column(name))
+    stored = columns_of(frame.schema, piece)
     for column in frame.schema:
-        yield column.name, as_stored(column, piece.column(column.name))
+        yield from members.parts_of(column.name, column, stored[column.name])
     if frame.prioritized:
         yield PRIORITY, piece.column(PRIORITY).to_numpy()  # null becomes NaN
     if frame.episode is None:
@@ -48,36 +56,40 @@ def split(frame: Frame, piece: pa.Table, before: int) -> Iterator[tuple[str, Arr
     first = next(iter(frame.finals))
     at = np.flatnonzero(piece.column(first).is_valid().to_numpy())
     for name, column in frame.finals.items():
-        yield name, as_stored(column, piece.column(name).take(pa.array(at)))
+        yield from members.parts_of(name, column, rows_of(column, piece.column(name).take(pa.array(at))))
     yield _FINAL_ROW, at + before
 
 
-def columns_of(frame: Frame) -> list[Column]:
-    """Return names, dtypes and shapes of the arrays of an export.
-
-    Raises:
-        ConfigError: rows that vary in length.
-    """
-    frame.check_fixed("numpy")
-    links = [Column(name, np.dtype(np.int64)) for name in (frame.episode, frame.step) if name is not None]
-    columns = [*links, *frame.schema]
+def members_of(frame: Frame) -> list[Member]:
+    """Return names, dtypes and shapes of the arrays of an export."""
+    made = [Member(name, np.dtype(np.int64), ()) for name in (frame.episode, frame.step) if name is not None]
+    for column in frame.schema:
+        made += members.members_of(column.name, column)
     if frame.prioritized:
-        columns.append(Column(PRIORITY, np.dtype(np.float32)))
+        made.append(Member(PRIORITY, np.dtype(np.float32), ()))
     if frame.episode is not None:
-        columns += [Column(name, column.dtype, column.shape) for name, column in frame.finals.items()]
-        columns.append(Column(_FINAL_ROW, np.dtype(np.int64)))
-    return columns
+        for name, column in frame.finals.items():
+            made += members.members_of(name, column)
+        made.append(Member(_FINAL_ROW, np.dtype(np.int64), ()))
+    return made
+
+
+def values_of(frame: Frame) -> dict[str, Array]:
+    """Return the strings that categories stand for, by the names of their arrays."""
+    finals = frame.finals if frame.episode is not None else {}
+    named = {**{column.name: column for column in frame.schema}, **finals}
+    return {f"{n}{members.VALUES}": np.array(c.values or [""], str) for n, c in named.items() if c.categorical}
 
 
 def arrays_of(frame: Frame, pieces: Iterable[pa.Table]) -> dict[str, Array]:
     """Return all rows as arrays by name."""
-    parts: dict[str, list[Array]] = {c.name: [np.zeros((0, *c.shape), c.dtype)] for c in columns_of(frame)}
+    parts: dict[str, list[Array]] = {m.name: [np.zeros((0, *m.shape), m.dtype)] for m in members_of(frame)}
     rows = 0
     for piece in pieces:
         for name, array in split(frame, piece, rows):
             parts[name].append(array)
         rows += len(piece)
-    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()} | values_of(frame)
 
 
 class Sink:
@@ -87,9 +99,9 @@ class Sink:
         self._path = path
         self._frame = frame
         self._compression = zipfile.ZIP_DEFLATED if compression == "deflate" else zipfile.ZIP_STORED
-        self._columns = columns_of(frame)
+        self._members = members_of(frame)
         # beside the target: there is room for the rows there, which /tmp need not have
-        self._files = {c.name: tempfile.TemporaryFile(dir=path.parent) for c in self._columns}  # noqa: SIM115
+        self._files = {c.name: tempfile.TemporaryFile(dir=path.parent) for c in self._members}  # noqa: SIM115
         self._counts = dict.fromkeys(self._files, 0)
         self._rows = 0
 
@@ -101,18 +113,21 @@ class Sink:
 
     def finish(self) -> int:
         with zipfile.ZipFile(self._path, "w", self._compression, allowZip64=True) as archive:
-            for column in self._columns:
+            for name, dtype, shape in self._members:
                 header = {
-                    "descr": npy.dtype_to_descr(column.dtype),
+                    "descr": npy.dtype_to_descr(dtype),
                     "fortran_order": False,
-                    "shape": (self._counts[column.name], *column.shape),
+                    "shape": (self._counts[name], *shape),
                 }
-                file = self._files[column.name]
+                file = self._files[name]
                 file.seek(0)
-                with archive.open(f"{column.name}.npy", "w", force_zip64=True) as member:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     npy.write_array_header_1_0(member, header)
                     while chunk := file.read(_COPY):
                         member.write(chunk)
+            for name, values in values_of(self._frame).items():
+                with archive.open(f"{name}.npy", "w") as member:
+                    npy.write_array(member, values, allow_pickle=False)
         self.abandon()
         return self._rows
 
@@ -143,22 +158,29 @@ class Source:
             archive = zipfile.ZipFile(self._path)
         with archive:
             finals = [name for name in columns if _is_final(name, self._members)]
-            steps = [name for name in columns if name not in finals]
             with reading(self._path, kind):
-                members = {name: archive.open(f"{name}.npy") for name in (*columns, *([_FINAL_ROW] if finals else []))}
-                for member in members.values():
+                names = [part for name in columns for part in members.names_of(name, self._members)]
+                opened = {n: archive.open(f"{n}.npy") for n in (*names, *([_FINAL_ROW] if finals else []))}
+                for member in opened.values():
                     _header(member)
-                at = self._read(members[_FINAL_ROW], _FINAL_ROW, None) if finals else np.zeros(0, np.int64)
+                at = self._read(opened[_FINAL_ROW], _FINAL_ROW, None) if finals else np.zeros(0, np.int64)
                 _check_final_rows(at, self.rows, self._path)
+                values = {n: self._read(opened[n], n, None) for n in names if n.endswith(members.VALUES)}
             for start in range(0, self.rows, rows):
                 n = min(rows, self.rows - start)
                 with reading(self._path, kind):
                     here = at[(at >= start) & (at < start + n)] - start
-                    arrays = {name: self._read(members[name], name, n) for name in steps}
-                    ends = {name: self._read(members[name], name, len(here)) for name in finals}
-                    yield _piece(arrays, ends, here, n)
+
+                    def part(name: str, count: int) -> Array:
+                        return values[name] if name in values else self._read(opened[name], name, count)
+
+                    made: dict[str, pa.Array] = {}
+                    for name in columns:
+                        whole = members.whole_of(name, self._members, part, len(here) if name in finals else n)
+                        made[name] = _placed(name, whole, here, n) if name in finals else _nulls(name, whole)
+                    yield pa.table(made)
             with reading(self._path, kind):
-                for member in members.values():
+                for member in opened.values():
                     if member.read(1):  # also compares the check sum
                         raise ValueError(f"{member.name} is longer than its header says")
 
@@ -182,12 +204,17 @@ def arrow_of(arrays: Mapping[str, Any], what: str = "the mapping") -> pa.Table:
         ShapeMismatch: arrays of different lengths. ExchangeError: `final_row` names rows that there are not.
     """
     found = {str(name): np.asarray(array) for name, array in arrays.items()}
-    members = {name: (array.dtype, array.shape) for name, array in found.items()}
-    _, rows, _ = _described(members, what)
-    at = found.pop(_FINAL_ROW, np.zeros(0, np.int64))
+    kinds = {name: (array.dtype, array.shape) for name, array in found.items()}
+    schema, rows, _ = _described(kinds, what)
+    at = found.get(_FINAL_ROW, np.zeros(0, np.int64))
     _check_final_rows(at, rows, what)
-    finals = {name: found.pop(name) for name in list(found) if _is_final(name, members)}
-    return _piece(found, finals, at, rows)
+    made: dict[str, pa.Array] = {}
+    with reading(what, "a mapping of arrays"):  # type: ignore[arg-type]
+        for name in schema.names:
+            final = _is_final(name, kinds)
+            whole = members.whole_of(name, kinds, lambda part, _: found[part], len(at) if final else rows)
+            made[name] = _placed(name, whole, at, rows) if final else _nulls(name, whole)
+    return pa.table(made)
 
 
 def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -201,28 +228,19 @@ def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-def _is_final(name: str, members: Mapping[str, Any]) -> bool:
-    return _FINAL_ROW in members and (name == FINAL + "obs" or name.startswith(FINAL + "obs/"))
+def _is_final(name: str, kinds: Mapping[str, Any]) -> bool:
+    return _FINAL_ROW in kinds and (name == FINAL + "obs" or name.startswith(FINAL + "obs/"))
 
 
-def _described(
-    members: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], what: object
-) -> tuple[pa.Schema, int, int | None]:
+def _described(kinds: members.Kinds, what: object) -> tuple[pa.Schema, int, int | None]:
     """Return the Arrow schema of arrays, how many rows they have, and how many episodes ended."""
-    steps = {n: d for n, d in members.items() if n != _FINAL_ROW and not _is_final(n, members)}
-    lengths = {name: shape[0] if shape else -1 for name, (_, shape) in steps.items()}
+    names = [name for name in kinds if name != _FINAL_ROW and members.base_of(name, kinds) is None]
+    lengths = {name: members.rows_of(name, kinds) for name in names if not _is_final(name, kinds)}
     if len(set(lengths.values())) != 1 or -1 in lengths.values():
         raise ShapeMismatch(f"{what} has arrays of different lengths: {lengths}. Every column has one entry a row")
-    fields = [
-        arrow_array(
-            Column(name, dtype.newbyteorder("="), shape[1:]), np.zeros((0, *shape[1:]), dtype.newbyteorder("="))
-        )
-        for name, (dtype, shape) in members.items()
-        if name != _FINAL_ROW
-    ]
-    names = [name for name in members if name != _FINAL_ROW]
-    schema = pa.schema([pa.field(name, array.type) for name, array in zip(names, fields, strict=True)])
-    ends = members[_FINAL_ROW][1][0] if _FINAL_ROW in members and members[_FINAL_ROW][1] else None
+    with reading(what, "arrays"):  # type: ignore[arg-type]
+        schema = pa.schema([pa.field(name, members.type_of(name, kinds)) for name in names])
+    ends = kinds[_FINAL_ROW][1][0] if _FINAL_ROW in kinds and kinds[_FINAL_ROW][1] else None
     return schema, next(iter(lengths.values())), ends
 
 
@@ -233,19 +251,18 @@ def _check_final_rows(at: Array, rows: int, what: object) -> None:
         raise ExchangeError(f"{what}: final_row must ascend. It is damaged, or its rows were mixed")
 
 
-def _piece(arrays: Mapping[str, Array], finals: Mapping[str, Array], at: Array, n: int) -> pa.Table:
-    columns = {}
-    for name, array in arrays.items():
-        native = array.astype(array.dtype.newbyteorder("="), copy=False)
-        values = arrow_array(Column(name, native.dtype, native.shape[1:]), native)
-        columns[name] = (
-            pa.array(native, mask=np.isnan(native)) if name == PRIORITY and native.dtype.kind == "f" else values
-        )
-    for name, array in finals.items():
-        native = array.astype(array.dtype.newbyteorder("="), copy=False)
-        nulls = np.ones(n, np.bool_)
-        nulls[at] = False
-        whole = np.zeros((n, *native.shape[1:]), native.dtype)
-        whole[at] = native
-        columns[name] = arrow_array(Column(name, native.dtype, native.shape[1:]), whole, nulls)
-    return pa.table(columns)
+def _nulls(name: str, array: pa.Array) -> pa.Array:
+    """A priority that is NaN was not given."""
+    if name != PRIORITY or not pa.types.is_floating(array.type):
+        return array
+    given = array.to_numpy()
+    return pa.array(given, mask=np.isnan(given))
+
+
+def _placed(name: str, array: pa.Array, at: Array, n: int) -> pa.Array:
+    """Final observations at their rows, null elsewhere."""
+    if len(array) != len(at):
+        raise ValueError(f"{name} has {len(array)} observations for {len(at)} rows")
+    places = np.full(n, -1, np.int64)
+    places[at] = np.arange(len(at))
+    return array.take(pa.array(places, mask=places < 0))

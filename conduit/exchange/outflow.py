@@ -23,6 +23,7 @@ from conduit.exchange.frame import PRIORITY, Frame, outer
 from conduit.histogram import scan_keys
 from conduit_store.arrays import Array
 from conduit_store.errors import StaleKey
+from conduit_store.schema import Column
 
 if TYPE_CHECKING:
     from conduit.table import Table
@@ -47,7 +48,7 @@ class Outflow:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self.frame = Frame.of_table(table.spec)
+        self.frame = Frame.of_table(table.spec, table._schema_now())
         self.schema = self.frame.to_arrow()
         self.episodes = 0
         self._places: dict[int, _Place] = {}  # by the key of the row that is to come
@@ -128,7 +129,7 @@ class Outflow:
         first_key = int(keys[0]) - block.start
         span = first_key, first_key + self._table._layout.rows
         elsewhere = ~((following >= span[0]) & (following < span[1])) & (following != _NO_KEY)
-        episode, step, held_after = self._number(keys, live, final, after, span)
+        episode, step, held_after = self._number(keys, live, flags, after, span)
 
         data = block.to_arrow().slice(0, n)
         is_step = live & ~final
@@ -153,10 +154,12 @@ class Outflow:
         return pa.concat_tables(parts)
 
     def _number(
-        self, keys: Array, live: Array, final: Array, after: Array, span: tuple[int, int]
+        self, keys: Array, live: Array, flags: Array, after: Array, span: tuple[int, int]
     ) -> tuple[Array, Array, Array]:
         """Number the rows of a block. Also say which row of it follows each of those that wait: _LATER where that is in
-        another block, -1 where it was to be in this one (`span` are its keys) and is gone."""
+        another block, -1 where it was to be in this one (`span` are its keys) and is gone.
+
+        An episode whose first row is gone begins at step 1: how many came before is not known, but that some did."""
         n = len(keys)
         episode, step = np.zeros(n, np.int64), np.zeros(n, np.int64)
         held_after = np.full(0 if self._held is None else len(self._held), _LATER, np.int64)
@@ -174,10 +177,10 @@ class Outflow:
                 number, at = place.episode, place.step
             elif before[first] >= 0:
                 number, at = int(episode[before[first]]), int(step[before[first]]) + 1
-            elif final[first]:
+            elif flags[first] & rows.FINAL:
                 continue  # its episode's steps have all been evicted
             else:
-                number, at = self.episodes, 0
+                number, at = self.episodes, 0 if flags[first] & rows.FIRST else 1
                 self.episodes += 1
             episode[first:end] = number
             step[first:end] = np.arange(at, at + end - first)
@@ -189,7 +192,10 @@ class Outflow:
         self, data: pa.RecordBatch, keys: Array, chosen: Array | None, links: list[pa.Array] | None = None
     ) -> pa.Table:
         """Copy rows of a block, so that it need not stay pinned."""
-        arrays = [*(links or []), *map(outer, data.columns)]
+        arrays = [
+            *(links or []),
+            *(self._outer(column, array) for column, array in zip(self.frame.schema.valued, data.columns, strict=True)),
+        ]
         names = [name for name in self.schema.names if name not in self.frame.finals and name != PRIORITY]
         indices = pa.array(np.arange(len(data)) if chosen is None else chosen)
         arrays = [array.take(indices) for array in arrays]
@@ -198,6 +204,12 @@ class Outflow:
             arrays.append(pa.array(known, pa.float32(), mask=np.isnan(known)))
             names.append(PRIORITY)
         return pa.table(dict(zip(names, arrays, strict=True)))
+
+    def _outer(self, column: Column, array: pa.Array) -> pa.Array:
+        """As `outer`; categories with one dictionary for all pieces: the one of the beginning has them all."""
+        if not column.categorical:
+            return outer(array)
+        return pa.DictionaryArray.from_arrays(array.indices, pa.array(column.values, pa.string()), safe=False)
 
     @property
     def _priority_window(self) -> str:
@@ -210,7 +222,7 @@ class Outflow:
             if finals is None or data is None:
                 columns[name] = pa.nulls(len(part), self.schema.field(name).type)
             else:
-                columns[name] = outer(data.column(column.name)).take(finals)
+                columns[name] = self._outer(column, data.column(column.name)).take(finals)
         return pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
 

@@ -46,6 +46,11 @@ def _key(name: str) -> Key:
     return tuple(name.split("/"))
 
 
+def _file_of(key: str) -> str:
+    """The file of a key's tensor: of what our names may have, tensordict keeps only the colon out of file names."""
+    return f"{key.replace(':', '%3A')}.memmap"
+
+
 def entries_of(frame: Frame, episode: Episode, number: int) -> dict[Key, Array]:
     """Return an episode's arrays by their keys."""
     n = len(episode)
@@ -81,7 +86,7 @@ class Sink:
     """See formats.Sink. Each key's file grows as rows come, and is mapped at the end."""
 
     def __init__(self, path: Path, frame: Frame, rows: int, compression: str | None) -> None:
-        check_episodic(frame, "TensorDict", "mM")
+        check_episodic(frame, "TensorDict", "mMc")
         self._path = path
         self._frame = frame
         self._episodes = Episodes(frame)
@@ -99,7 +104,7 @@ class Sink:
             if key not in self._files:
                 folder = self._path.joinpath(*key[:-1])
                 folder.mkdir(parents=True, exist_ok=True)
-                self._files[key] = (folder / f"{key[-1]}.memmap").open("wb")
+                self._files[key] = (folder / _file_of(key[-1])).open("wb")
                 self._kinds[key] = _torch_dtype(array), array.shape[1:]
             self._files[key].write(array.tobytes())
         self._count += 1
@@ -113,7 +118,7 @@ class Sink:
         rows = self._episodes.rows
         mapped = TensorDict({}, [rows])
         for key, (dtype, shape) in self._kinds.items():
-            file = self._path.joinpath(*key[:-1]) / f"{key[-1]}.memmap"
+            file = self._path.joinpath(*key[:-1]) / _file_of(key[-1])
             mapped[key] = MemoryMappedTensor.from_filename(str(file), dtype, torch.Size([rows, *shape]))
         mapped.memmap_(str(self._path))  # they are where they are to be: this writes what they are
         return rows
@@ -125,7 +130,7 @@ class Sink:
 
 def tensordict_of(frame: Frame, pieces: Iterator[pa.Table]) -> TensorDict:
     """Return rows as a TensorDict in memory."""
-    check_episodic(frame, "TensorDict", "mM")
+    check_episodic(frame, "TensorDict", "mMc")
     episodes = Episodes(frame)
     parts: dict[Key, list[Array]] = {}
     known = [episode for piece in pieces for episode in episodes.add(piece)]
@@ -223,9 +228,9 @@ def _check_files(folder: Path) -> None:
         if "shape" in entry and "dtype" in entry:
             dtype = getattr(torch, str(entry["dtype"]).removeprefix("torch."))
             wanted = math.prod(entry["shape"]) * dtype.itemsize
-            size = (folder / f"{name}.memmap").stat().st_size
+            size = (folder / _file_of(name)).stat().st_size
             if size != wanted:
-                raise ValueError(f"{name}.memmap has {size:,} bytes, {wanted:,} were due")
+                raise ValueError(f"{_file_of(name)} has {size:,} bytes, {wanted:,} were due")
         elif entry.get("type", "").startswith("TensorDict"):
             _check_files(folder / name)
 

@@ -136,16 +136,11 @@ def import_table(
         frame = Frame.of_arrow(found.schema, schema, what, names)
         if isinstance(found, Memory) and max_size is None:
             found.keep()
-        rows, episodes = found.rows, found.episodes
-        if not (isinstance(found, Memory) and found.once) and (rows is None or (frame.episodic and episodes is None)):
-            rows, episodes = _counted(found, frame, names)
+        rows, episodes, kept = _surveyed(found, frame, names)
         if frame.episodic and episodes and rows:
             # room for the final observations of episodes as short as these are
             settings.setdefault("mean_episode_length", max(1.0, rows / (episodes + 1)))
         size = max(1, rows or 0) if max_size is None else max_size
-        kept = frame.schema
-        if kept.ragged:
-            kept = _planned(found, frame, names)
         table = store.create_table(name, kept, size, **settings)
         try:
             _append(table, found, frame, what, names, timeout, progress)
@@ -182,38 +177,37 @@ def _opened(source: Any, format: str | None) -> Iterator[tuple[formats.Source, o
         found.close()
 
 
-def _counted(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> tuple[int, int]:
-    """Read two columns, or one, to know how many rows there are and how many of them end an episode."""
-    old = {new: old for old, new in names.items()}
-    flags = [old.get(flag, flag) for flag in ("terminated", "truncated")] if frame.episodic else []
-    rows = episodes = 0
-    for piece in found.pieces(flags or [old.get(frame.schema.names[0], frame.schema.names[0])], 65_536):
-        rows += len(piece)
-        if flags:
-            over = [to_numpy(flag, piece.column(flag).fill_null(False)) for flag in flags]
-            episodes += int(np.count_nonzero(over[0] | over[1]))
-    return rows, episodes
+def _surveyed(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> tuple[int | None, int | None, Schema]:
+    """Return how many rows there are, how many of them end an episode, and the schema to make a table of.
 
-
-def _planned(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> Schema:
-    """Read the columns whose rows vary in length, for how long they are in the mean, with room for uneven ones.
-
-    What the table that they come from was planned for counts where it is more.
+    Where the source does not say that itself, or rows vary in length, the columns that tell are read, once. Lengths get
+    room for uneven ones; what the table that they come from was planned for counts where it is more.
     """
     old = {new: old for old, new in names.items()}
-    wanted = [old.get(column.name, column.name) for column in frame.schema.ragged]
-    rows, total = 0, dict.fromkeys(wanted, 0)
-    if not (isinstance(found, Memory) and found.once):
-        for piece in found.pieces(wanted, piece_rows(frame.schema)):
-            rows += len(piece)
-            for name in wanted:
-                total[name] += sum(int(part.lengths.sum()) for part in ragged_chunks(name, piece.column(name)))
-    lengths = {names.get(name, name): max(1.0, _UNEVEN * total[name] / max(rows, 1)) for name in wanted}
-    columns = [
+    ragged = [old.get(column.name, column.name) for column in frame.schema.ragged]
+    rows, episodes = found.rows, found.episodes
+    once = isinstance(found, Memory) and found.once
+    ends = frame.episodic and episodes is None and not once
+    flags = [old.get(flag, flag) for flag in ("terminated", "truncated")] if ends else []
+    first = frame.schema.valued[0].name
+    wanted = flags + ragged or ([old.get(first, first)] if rows is None else [])
+    count, ended, total = 0, 0, dict.fromkeys(ragged, 0)
+    if not once and wanted:
+        for piece in found.pieces(wanted, piece_rows(frame.schema) if ragged else 65_536):
+            count += len(piece)
+            if flags:
+                over = [to_numpy(flag, piece.column(flag).fill_null(False)) for flag in flags]
+                ended += int(np.count_nonzero(over[0] | over[1]))
+            for name in ragged:
+                lists = piece.column(name).drop_null()
+                total[name] += sum(int(part.lengths.sum()) for part in ragged_chunks(name, lists))
+        rows, episodes = count, ended if ends else episodes
+    lengths = {names.get(name, name): max(1.0, _UNEVEN * total[name] / max(count, 1)) for name in ragged}
+    columns = (
         replace(column, mean_length=max(lengths[column.name], column.mean_length or 0.0)) if column.ragged else column
         for column in frame.schema
-    ]
-    return Schema(tuple(columns))
+    )
+    return rows, episodes, Schema(tuple(columns)) if ragged else frame.schema
 
 
 def _append(

@@ -23,6 +23,7 @@ from conduit_store.schema import Schema
 
 __all__ = ["Dataset", "open"]
 
+
 def open(
     path: str | os.PathLike[str],
     *,
@@ -46,6 +47,9 @@ def open(
     checks every byte of them. Windows are those that the restored table would have, also across the borders of
     blocks. The files stay until the data set is gone.
 
+    Rows that vary in length come as Ragged, categories as numbers that `batch.decode` turns into strings; where files
+    do not say themselves which there are, their columns are read here.
+
     `window`: Transition() for steps of episodes, Row() for others, if None; n-step windows end at the border of a row
     group as at a time limit. `schema`, `rename`: as of `Store.import_table`. `buffer`: memory of the shuffle, see
     `conduit.offline.shuffle` for what it gives; beside it `threads` + 1 row groups are in memory, decoded.
@@ -55,6 +59,7 @@ def open(
         CheckpointNotFound, CheckpointDamaged: of a checkpoint. UnknownTable: says which there are.
         MissingColumn, SchemaError, DtypeMismatch: columns that are missing or cannot be stored.
         ConfigError: a window for steps of episodes where there are none, or another one; numbers that are not allowed.
+            Rows that vary in length, and nobody says how long they are in the mean.
         CapacityError: the buffer holds less than two rows.
     """
     return Dataset(Path(path), window, schema, rename, parse_bytes(buffer), seed, threads, table, number)
@@ -167,7 +172,7 @@ class Dataset:
                 for columns in batches:
                     any_rows = True
                     if not drop_last or len(next(iter(columns.values()))) == size:
-                        yield OfflineBatch(columns)
+                        yield OfflineBatch(columns, self._batch_schema)
                 if not any_rows:
                     return  # else an endless loader of nothing
                 number += 1

@@ -9,9 +9,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from conduit.closing import Closing
 from conduit_store.arrays import Array
-from conduit_store.errors import MissingExtra, StoreClosed, UnknownColumn
+from conduit_store.errors import ConfigError, MissingExtra, StoreClosed, UnknownColumn
+from conduit_store.ragged import Ragged
+from conduit_store.schema import Column, Schema
 
 if TYPE_CHECKING:
     import torch
@@ -22,13 +26,17 @@ __all__ = ["OfflineBatch", "OfflineLoader"]
 class OfflineBatch:
     """`len(batch)` rows. `batch["obs"]` is an array of shape (n, *row_shape), writable and nobody else's."""
 
-    __slots__ = ("_columns",)
+    __slots__ = ("_columns", "_schema")
 
-    def __init__(self, columns: dict[str, Array]) -> None:
-        self._columns = columns
+    def __init__(self, columns: dict[str, Array], schema: Schema) -> None:
+        self._columns: dict[str, Any] = {
+            name: _packed(schema.column(name), array) if schema.column(name).ragged else array
+            for name, array in columns.items()
+        }
+        self._schema = schema
 
-    def __getitem__(self, name: str) -> Array:
-        """Return a column.
+    def __getitem__(self, name: str) -> Any:
+        """Return a column; a Ragged where rows vary in length.
 
         Raises:
             UnknownColumn: there is none of that name.
@@ -43,6 +51,25 @@ class OfflineBatch:
         """Names of the columns, in order."""
         return tuple(self._columns)
 
+    @property
+    def valid(self) -> dict[str, Array]:
+        """Of each nullable column by name, which rows are not null: bool (n,). See `Batch.valid`."""
+        return {column.name: self[column.validity.name] for column in self._schema.nullable}
+
+    def decode(self, name: str) -> Array:
+        """Return a "category" column as strings, see `Batch.decode`.
+
+        Raises:
+            UnknownColumn: there is none of that name. ConfigError: a column of another dtype.
+        """
+        numbers, column = self[name], self._schema.column(name)
+        if not column.categorical:
+            raise ConfigError(f"column {name!r} holds {column.dtype_name}, no categories: take batch[{name!r}]")
+        values = np.array([*column.values, None], object)
+        valid = self.valid.get(name)
+        decoded: Array = values[numbers if valid is None else np.where(valid, numbers, -1)]
+        return decoded
+
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))
 
@@ -52,27 +79,53 @@ class OfflineBatch:
     def __contains__(self, name: object) -> bool:
         return name in self._columns
 
-    def items(self) -> Iterator[tuple[str, Array]]:
+    def items(self) -> Iterator[tuple[str, Any]]:
         """Iterate over (name, array)."""
         return iter(self._columns.items())
 
-    def torch(self) -> dict[str, torch.Tensor]:
+    def torch(self, *, ragged: str = "packed") -> dict[str, torch.Tensor]:
         """Return every column as a torch tensor that shares its memory. Times come as int64, in the column's unit.
 
+        `ragged`: how columns come whose rows vary in length, see `Batch.torch`.
+
         Raises:
-            MissingExtra: torch is not installed.
+            MissingExtra: torch is not installed. ConfigError: another layout.
         """
         try:
             import torch
         except ImportError as error:
             raise MissingExtra("tensors need torch. Run `pip install 'conduit-edp[torch]'`") from error
-        return {
-            name: torch.from_numpy(array.view("i8") if array.dtype.kind in "mM" else array)
-            for name, array in self._columns.items()
-        }
+        tensors: dict[str, torch.Tensor] = {}
+        for name, array in self._columns.items():
+            if isinstance(array, Ragged):
+                tensors |= array.named_tensors(name, ragged)
+            else:
+                tensors[name] = torch.from_numpy(array.view("i8") if array.dtype.kind in "mM" else array)
+        return tensors
 
     def __repr__(self) -> str:
         return f"<OfflineBatch of {len(self)} rows: {', '.join(self.names)}>"
+
+
+def _packed(column: Column, rows: Array) -> Ragged:
+    """An array of arrays as Ragged."""
+    lengths = [len(row) for row in rows]
+    kind = np.int64 if column.dtype.kind in "mM" else column.dtype  # as integers, in which they were taken apart
+    values = np.concatenate([np.zeros((0, *column.shape[1:]), kind), *rows])
+    return Ragged(values.view(column.dtype), np.cumsum([0, *lengths]), text=column.text)
+
+
+def categories(column: Column, values: tuple[str, ...]) -> Column:
+    """Return a column of categories that has room for just these."""
+    size = sum(len(value.encode()) for value in values)
+    return Column(
+        column.name,
+        "category",
+        max_values=max(1, len(values)),
+        max_bytes=max(1, size),
+        values=values,
+        nullable=column.nullable,
+    )
 
 
 class _Pipeline:

@@ -10,7 +10,6 @@ import contextlib
 import os
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,11 +20,11 @@ from conduit import windows
 from conduit.checkpoints import manifest as manifests
 from conduit.checkpoints.index import NUMBERS, places_of
 from conduit.checkpoints.manifest import Manifest
-from conduit.checkpoints.reading import SavedTable, read_rows, read_tables
+from conduit.checkpoints.reading import SavedTable, one_table, read_rows
 from conduit.offline.steps import reduced
 from conduit_store.arrays import Array
 from conduit_store.column import Column
-from conduit_store.errors import CheckpointDamaged, ConfigError, UnknownTable, did_you_mean
+from conduit_store.errors import CheckpointDamaged, ConfigError
 
 __all__ = ["SavedRows", "is_checkpoint"]
 
@@ -247,17 +246,10 @@ class SavedRows:
 
 
 def _chosen(path: Path, manifest: Manifest, table: str | None) -> SavedTable:
-    records = {str(record.spec["name"]): record for record in manifest.tables}
-    if table is None and len(records) == 1:
-        table = next(iter(records))
-    if table is None:
-        raise ConfigError(f"checkpoint {manifest.number} in {path} has {', '.join(records) or 'no tables'}: say which")
-    if table not in records:
-        raise UnknownTable(
-            f"checkpoint {manifest.number} in {path} has no table {table!r}; it has {', '.join(records) or 'none'}."
-            f"{did_you_mean(table, records)}"
-        )
-    return read_tables(path, replace(manifest, tables=(records[table],)))[0]
+    names = [str(record.spec["name"]) for record in manifest.tables]
+    if table is None and len(names) != 1:
+        raise ConfigError(f"checkpoint {manifest.number} in {path} has {', '.join(names) or 'no tables'}: say which")
+    return one_table(path, manifest, names[0] if table is None else table)
 
 
 def _read(fd: int, name: str, column: Column, offset: int, start: int, stop: int) -> Array:

@@ -30,7 +30,12 @@ class Pool:
     def __init__(self, schema: Schema, capacity: int) -> None:
         self.capacity = capacity
         self.size = 0
-        self._columns = {column.name: np.empty((capacity, *column.shape), column.dtype) for column in schema}
+        self._columns: dict[str, Array] = {
+            column.name: np.empty(capacity, object)
+            if column.ragged
+            else np.empty((capacity, *column.shape), column.dtype)
+            for column in schema
+        }
 
     def put(self, rows: dict[str, Array], start: int) -> int:
         """Put in rows from `start` on, as many as there is room for; return how many."""

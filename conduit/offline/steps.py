@@ -7,17 +7,19 @@ is in neither is left out.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from conduit import windows
-from conduit.exchange.frame import FINAL, NEXT, Frame, as_stored
+from conduit.exchange.columns import columns_of as stored_columns
+from conduit.exchange.columns import rows_of
+from conduit.exchange.frame import FINAL, NEXT, Frame
 from conduit_store.arrays import Array
 from conduit_store.errors import DtypeMismatch, EpisodeError
+from conduit_store.ragged import Ragged
 from conduit_store.schema import Column, Schema
-from conduit_store.values import as_rows
 
 __all__ = ["Group", "columns_of", "reduced", "windows_of"]
 
@@ -38,14 +40,32 @@ def columns_of(frame: Frame, group: Group) -> dict[str, Array]:
     Raises:
         DtypeMismatch: a null, with its row, or another type. ShapeMismatch: another shape.
     """
-    return {column.name: _column(column, group.rows.column(column.name), group.name) for column in frame.schema}
+    for column in frame.schema.valued:
+        if not column.nullable:
+            _check_no_nulls(column, group.rows.column(column.name), group.name)
+    found = stored_columns(frame.schema, group.rows)
+    return {column.name: _indexable(column, found[column.name]) for column in frame.schema}
+
+
+def _check_no_nulls(column: Column, data: pa.ChunkedArray, name: str) -> None:
+    if data.null_count:
+        row = int(data.is_null().to_numpy().argmax())
+        raise DtypeMismatch(f"row {row} of {name}: column {column.name!r} is null, and it is not nullable")
 
 
 def _column(column: Column, data: pa.ChunkedArray, name: str) -> Array:
-    if data.null_count:
-        row = int(data.is_null().to_numpy().argmax())
-        raise DtypeMismatch(f"row {row} of {name}: column {column.name!r} is null, and columns hold none")
-    return as_rows(column, as_stored(column, data), len(data))
+    _check_no_nulls(column, data, name)
+    return _indexable(column, rows_of(column, data, len(data)))
+
+
+def _indexable(column: Column, rows: Any) -> Array:
+    """Rows that vary in length as an array of arrays, each a copy: they outlive their row group."""
+    if not column.ragged:
+        return np.asarray(rows)
+    made = np.empty(len(rows), object)
+    for i, row in enumerate(rows.pieces() if isinstance(rows, Ragged) else rows):
+        made[i] = np.array(row)
+    return made
 
 
 def windows_of(frame: Frame, group: Group, window: windows.Transition | windows.NStep) -> dict[str, Array]:
@@ -157,4 +177,3 @@ def _following(frame: Frame, group: Group, arrays: dict[str, Array], after: Arra
     after[has_final & (arrays["terminated"] | arrays["truncated"])] = -1
     after[after >= n] = -1  # windows end at the border
     return known, found
-

@@ -12,6 +12,7 @@ from typing import Any
 
 from conduit.rllib.ingest import FragmentWriter
 from conduit.rllib.learner import BatchLearner
+from conduit.rllib.rollouts import EpisodeWriter
 
 __all__ = ["EXPERIENCE", "STAGES", "StepClock"]
 
@@ -23,8 +24,9 @@ class StepClock:
     """Milliseconds of each training step of one algorithm, by stage; `steps` grows as it trains.
 
     Stages: rollout (waiting for env runners), add, sample, metrics (of the buffer), batch (episodes or a delivery into
-    tensors), priorities, compute (forward, backward, optimizer), sync (weights to env runners), rest (RLlib's glue:
-    its metrics, timers and callbacks). Steps that did not learn are left out.
+    tensors; of PPO, which has no buffer, advantages too), priorities, compute (forward, backward, optimizer), sync
+    (weights to env runners), rest (RLlib's glue: its metrics, timers and callbacks). Steps that did not learn are left
+    out.
     """
 
     def __init__(self, algorithm: Any) -> None:
@@ -33,10 +35,11 @@ class StepClock:
         self._nested: list[float] = []
         buffer, learner = algorithm.local_replay_buffer, algorithm.learner_group._learner
         group = algorithm.env_runner_group
-        self._wrap(buffer, "add", "add")
-        self._wrap(buffer, "sample", "sample")
-        self._wrap(buffer, "get_metrics", "metrics")
-        self._wrap(buffer, "update_priorities", "priorities")
+        if buffer is not None:
+            self._wrap(buffer, "add", "add")
+            self._wrap(buffer, "sample", "sample")
+            self._wrap(buffer, "get_metrics", "metrics")
+            self._wrap(buffer, "update_priorities", "priorities")
         self._wrap(learner, "_make_batch_if_necessary", "batch")
         self._wrap(learner, "_update", "compute")
         self._wrap(group, "sync_weights", "sync")
@@ -45,7 +48,7 @@ class StepClock:
         else:
             self._wrap(group.local_env_runner, "sample", "rollout")
             writer = getattr(group.local_env_runner, "_conduit_writer", None)
-            if isinstance(writer, FragmentWriter):
+            if isinstance(writer, FragmentWriter | EpisodeWriter):
                 self._wrap(writer, "write", "add")
         self._wrap_aggregate(algorithm.metrics)
         if isinstance(learner, BatchLearner):

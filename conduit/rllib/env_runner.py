@@ -6,6 +6,7 @@ import os
 from functools import cache
 from typing import Any
 
+from conduit.rllib.agents import AgentsAddress, AgentsReplay, AgentsWriter
 from conduit.rllib.ingest import Address, FragmentWriter
 from conduit.rllib.replay import Replay
 from conduit.rllib.rollouts import EpisodeWriter, QueueAddress, Rollouts
@@ -18,10 +19,10 @@ class StoringEnvRunner:
     """Mixed into an env runner class. Until it has been told where to write, it is that class and nothing else."""
 
     _conduit_store: Store | None = None
-    _conduit_writer: FragmentWriter | EpisodeWriter | None = None
-    _conduit_source: Rollouts | Replay | None = None
+    _conduit_writer: FragmentWriter | AgentsWriter | EpisodeWriter | None = None
+    _conduit_source: Rollouts | Replay | AgentsReplay | None = None
 
-    def conduit_connect(self, address: Address | QueueAddress) -> None:
+    def conduit_connect(self, address: Address | AgentsAddress | QueueAddress) -> None:
         """Write to the store at `address` from now on.
 
         Raises:
@@ -32,7 +33,7 @@ class StoringEnvRunner:
         self._conduit_store = Store.attach(address.store)
         self._conduit_writer = address.writer(self._conduit_store, max(1, int(self.num_envs)))  # type: ignore[attr-defined]
 
-    def conduit_close_with_it(self, source: Rollouts | Replay) -> None:
+    def conduit_close_with_it(self, source: Rollouts | Replay | AgentsReplay) -> None:
         """Close `source` when this env runner, the driver's own, is stopped: learners may be elsewhere."""
         self._conduit_source = source
 

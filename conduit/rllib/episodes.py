@@ -7,19 +7,21 @@ in: read-only, and valid for as long as somebody has them. Steps that lie in two
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import pickle
+import zlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from conduit.blocks import BlockView
 from conduit.queue import Queue
 from conduit.store import Store, _shared
 from conduit_store.arrays import Array
-from conduit_store.arrow import record_batch_columns
 from conduit_store.errors import StaleKey, StoreNotFound
 
 __all__ = ["Origin", "StoredEpisode", "StoredEpisodes", "opened"]
@@ -62,7 +64,7 @@ class StoredEpisode:
         self.runs = runs  # (key of the first row, rows) of rows whose keys follow each other
         self.steps = steps
         self.lookback = lookback  # rows in front that belong to the part before
-        self.form = form  # pickled: spaces, and which columns are what; the same for all episodes of an env runner
+        self.form = form  # packed: spaces, and which columns are what; the same for all episodes of an env runner
         self.kept = kept  # what an episode has beside its steps
         self._whole: Any = None  # once it has been sliced
 
@@ -159,6 +161,26 @@ class _Pinned(NamedTuple):
     columns: dict[str, Array]
 
 
+class _Memory:
+    """A block's bytes, as NumPy asks for them; they stay pinned for as long as an array over them lives."""
+
+    def __init__(self, view: BlockView) -> None:
+        self.view = view
+        self.__array_interface__ = {
+            "version": 3, "typestr": "|u1", "shape": (view._layout.block_bytes,), "data": (view._address, True),
+        }  # fmt: skip
+
+
+def _arrays(view: BlockView) -> dict[str, Array]:
+    """The rows [start, stop) of a block by column, read-only. As `to_arrow`, in a tenth of the time."""
+    layout, n = view._layout, len(view)
+    memory = np.asarray(_Memory(view))
+    return {
+        column.name: np.ndarray((n, *column.shape), column.dtype, memory, offset + view.start * row_bytes)
+        for column, offset, row_bytes in zip(view._schema.columns, layout.offsets, layout.row_bytes, strict=True)
+    }
+
+
 class Blocks:
     """Blocks that episodes lie in, looked up once. For one thread; short-lived, since it pins what it has."""
 
@@ -190,8 +212,7 @@ class Blocks:
             pinned = self._pinned.get((queue, index))
             if pinned is None or pinned.generation != generation or pinned.stop < row + here:
                 view = queue._table.block(index)
-                columns = record_batch_columns(view.to_arrow(), queue.schema)
-                pinned = self._pinned[queue, index] = _Pinned(view.generation, view.start, view.stop, columns)
+                pinned = self._pinned[queue, index] = _Pinned(view.generation, view.start, view.stop, _arrays(view))
             # A view begins with the block's first row that is not done.
             if pinned.generation != generation or not pinned.start <= row <= row + here <= pinned.stop:
                 raise StaleKey
@@ -284,36 +305,45 @@ def kept_of(episode: Any) -> tuple[Any, ...]:
 
 
 def _episode(handle: StoredEpisode, columns: dict[str, Array]) -> Any:
-    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-    from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
-
-    (observation_space, action_space), (obs, actions, extra) = _unpickled(handle.form)
+    blank, (obs, actions, extra) = _unpacked(handle.form)
     id_, names, flags, times, custom, (infos, infos_lookback) = handle.kept
-    episode = SingleAgentEpisode(id_, observation_space=observation_space, action_space=action_space)
+    episode = copy.copy(blank)
+    episode.id_ = id_
     episode.agent_id, episode.module_id, episode.multi_agent_episode_id = names
     episode.is_terminated, episode.is_truncated, episode.t_started, episode.t = flags
     episode._start_time, episode._last_step_time = times
-    if custom is not None:
-        episode._custom_data = custom
-    episode.infos.data = [{} for _ in range(infos)] if isinstance(infos, int) else infos
-    episode.infos.lookback = infos_lookback
-    steps = handle.lookback + handle.steps
-    _fill(episode.observations, _nested(obs, columns, steps + 1), handle.lookback)
-    _fill(episode.actions, _nested(actions, columns, steps), handle.lookback)
-    _fill(episode.rewards, columns["rewards"][:steps], handle.lookback)
-    for name, form in extra.items():
-        buffer = episode.extra_model_outputs[name] = InfiniteLookbackBuffer()
-        _fill(buffer, _nested(form, columns, steps), handle.lookback)
+    episode._custom_data = custom or {}
+    infos = [{} for _ in range(infos)] if isinstance(infos, int) else infos
+    episode.infos = _filled(blank.infos, infos, infos_lookback, finalized=False)
+    lookback, steps = handle.lookback, handle.lookback + handle.steps
+    episode.observations = _filled(blank.observations, _nested(obs, columns, steps + 1), lookback)
+    episode.actions = _filled(blank.actions, _nested(actions, columns, steps), lookback)
+    episode.rewards = _filled(blank.rewards, columns["rewards"][:steps], lookback)
+    episode.extra_model_outputs = {
+        name: _filled(blank.infos, _nested(form, columns, steps), lookback) for name, form in extra.items()
+    }
     return episode
 
 
-def _fill(buffer: Any, data: Any, lookback: int) -> None:
-    buffer.data, buffer.lookback, buffer.finalized = data, lookback, True
+def _filled(blank: Any, data: Any, lookback: int, *, finalized: bool = True) -> Any:
+    """A buffer of the blank one's space. RLlib's constructor looks at the space anew, and at the length of dicts."""
+    buffer = copy.copy(blank)
+    buffer.data, buffer.lookback, buffer.finalized = data, lookback, finalized
+    return buffer
+
+
+def packed(form: Any) -> bytes:
+    """A form on its way. Spaces of images are two more images, but all of one number."""
+    return zlib.compress(pickle.dumps(form))
 
 
 @lru_cache(maxsize=64)
-def _unpickled(form: bytes) -> Any:
-    return pickle.loads(form)
+def _unpacked(form: bytes) -> Any:
+    """An episode of these spaces without steps, and which columns are what."""
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+    (observation_space, action_space), names = pickle.loads(zlib.decompress(form))
+    return SingleAgentEpisode(observation_space=observation_space, action_space=action_space), names
 
 
 def _named(name: str, data: Any) -> Any:

@@ -20,7 +20,6 @@ from conduit_store.values import as_rows
 
 __all__ = ["Address", "Fragment", "FragmentWriter"]
 
-TABLE = "replay"
 _TIMEOUT = 60.0  # seconds that an append may wait for space
 
 # Columns (observations one longer than the rest), a flag a row, and the chain they belong to.
@@ -39,6 +38,7 @@ class Address(NamedTuple):
     max_writers: int
     mean_episode_length: float
     seed: int
+    table_name: str = "replay"
 
     @property
     def window(self) -> windows.Window:
@@ -59,13 +59,13 @@ class Address(NamedTuple):
             OutOfHostMemory: its capacity does not fit; replay memory is reserved whole.
         """
         try:
-            return store.table(TABLE)
+            return store.table(self.table_name)
         except UnknownTable:
             if schema is None:
                 raise
         try:
             return store.create_table(
-                TABLE,
+                self.table_name,
                 schema,
                 self.capacity,
                 sampler=self.sampler,
@@ -75,7 +75,7 @@ class Address(NamedTuple):
                 seed=self.seed,
             )
         except NameTaken:  # by another env runner, meanwhile
-            return store.table(TABLE)
+            return store.table(self.table_name)
 
 
 class Fragment:

@@ -7,6 +7,7 @@ import os
 from functools import cache
 from typing import Any
 
+from conduit.rllib.agents import AgentsReplay
 from conduit.rllib.delivery import Deliveries, Delivery
 from conduit.rllib.episodes import opened
 from conduit.rllib.replay import Replay
@@ -22,10 +23,10 @@ REPLAY = "conduit_replay"
 class BatchLearner:
     """Mixed into an RLlib Learner class. Overrides `update`, its making of a batch, saving and shutting down."""
 
-    _conduit_replay: Replay | None = None
+    _conduit_replay: Replay | AgentsReplay | None = None
     _conduit_batch: Any = None  # made from a delivery, and on its way through RLlib's update
 
-    def conduit_connect(self, replay: Replay | None) -> None:
+    def conduit_connect(self, replay: Replay | AgentsReplay | None) -> None:
         """Save, restore and close `replay` with this learner; None in a process of its own."""
         self._conduit_replay = replay
 

@@ -26,7 +26,8 @@ __all__ = ["GRID", "QUICK", "QUICK_PLAN", "SIDES", "Cell", "Plan", "Steps", "Tur
 
 SIDES = ("stock", "conduit")
 FILL_STEPS = 1000  # env steps before learning starts
-WARM_STEPS = 20  # learning steps before anything counts
+WARM_STEPS = 20  # learning steps before anything counts; of PPO, whose steps are many times as long, WARM_LONG
+WARM_LONG = 3
 PIECE_STEPS = 20  # learning steps between two looks at Ctrl-C
 GLUE_CALLS = 200
 
@@ -35,7 +36,11 @@ Steps = list[dict[str, float]]
 
 @dataclass(frozen=True)
 class Cell:
-    """What is trained: `algorithm` "dqn" (CartPole-v1) or "sac" (Pendulum-v1), both prioritized, RLlib's defaults."""
+    """What is trained, with RLlib's defaults.
+
+    `algorithm`: "dqn" (CartPole-v1), "sac" or "tqc" (Pendulum-v1), all prioritized; "ppo" (CartPole-v1), whose train
+    batch is collected anew for each step, in minibatches of 128, four epochs.
+    """
 
     algorithm: str
     batch: int  # rows of a train batch
@@ -47,11 +52,16 @@ class Cell:
         """As in `dqn/256/64x64/0`."""
         return f"{self.algorithm}/{self.batch}/{self.width}x{self.width}/{self.runners}"
 
+    @property
+    def warm(self) -> int:
+        """Learning steps before anything counts."""
+        return WARM_LONG if self.algorithm == "ppo" else WARM_STEPS
+
     def estimate_s(self, steps: int) -> float:
         """Seconds that the cell takes, roughly; the progress corrects it by what earlier cells took."""
-        sac = 2.0 if self.algorithm == "sac" else 1.0
-        each_ms = sac * (18 + 0.07 * self.batch) + 8 * bool(self.runners)
-        return 10 + 2 * FILL_STEPS * 0.003 + (WARM_STEPS + steps) * each_ms / 1e3
+        weight = {"dqn": 1.0, "sac": 2.0, "tqc": 2.5, "ppo": 12.0}[self.algorithm]
+        each_ms = weight * (18 + 0.07 * self.batch) + 8 * bool(self.runners)
+        return 10 + 2 * FILL_STEPS * 0.003 + (self.warm + steps) * each_ms / 1e3
 
 
 @dataclass(frozen=True)
@@ -63,10 +73,11 @@ class Plan:
     seed: int = 1
 
 
+_BATCHES = {"dqn": (32, 256, 512), "sac": (32, 256, 512), "tqc": (256,), "ppo": (512,)}
 GRID = tuple(
     Cell(algorithm, batch, width, runners)
-    for algorithm in ("dqn", "sac")
-    for batch in (32, 256, 512)
+    for algorithm, batches in _BATCHES.items()
+    for batch in batches
     for width in (64, 256)
     for runners in (0, 2)
 )
@@ -90,16 +101,24 @@ def choose(*, quick: bool, only: str | None) -> tuple[Cell, ...]:
 def config_of(cell: Cell, side: str, *, seed: int, piece: int = PIECE_STEPS) -> Any:
     """RLlib's config of one side of a cell; one `train()` of its algorithm is at least `piece` training steps."""
     from ray.rllib.algorithms.dqn import DQNConfig
+    from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.algorithms.sac import SACConfig
+    from ray.rllib.algorithms.tqc import TQCConfig
 
     import conduit.rllib
 
-    kind: Any = DQNConfig if cell.algorithm == "dqn" else SACConfig
-    config = kind().environment("CartPole-v1" if cell.algorithm == "dqn" else "Pendulum-v1")
-    config.training(train_batch_size_per_learner=cell.batch, num_steps_sampled_before_learning_starts=FILL_STEPS)
+    kinds: dict[str, Any] = {"dqn": DQNConfig, "sac": SACConfig, "tqc": TQCConfig, "ppo": PPOConfig}
+    config = kinds[cell.algorithm]().environment("CartPole-v1" if cell.algorithm in ("dqn", "ppo") else "Pendulum-v1")
+    config.training(train_batch_size_per_learner=cell.batch)
+    if cell.algorithm == "ppo":
+        config.training(minibatch_size=128, num_epochs=4)
+        piece *= cell.batch
+    else:
+        config.training(num_steps_sampled_before_learning_starts=FILL_STEPS)
+        piece *= max(1, cell.runners)
     config.rl_module(model_config={"fcnet_hiddens": [cell.width, cell.width]})
     config.env_runners(num_env_runners=cell.runners)
-    config.reporting(min_sample_timesteps_per_iteration=piece * max(1, cell.runners), min_time_s_per_iteration=0)
+    config.reporting(min_sample_timesteps_per_iteration=piece, min_time_s_per_iteration=0)
     config.fault_tolerance(restart_failed_env_runners=False)  # one that dies fails the cell; Ray's core warns otherwise
     config.debugging(seed=seed)
     return conduit.rllib.attach(config, host_memory="512MiB") if side == "conduit" else config
@@ -136,7 +155,7 @@ class Turns:
     def measure(self) -> None:
         """Fill both replays, warm both sides up, then train in turns; `rounds` grows as it goes."""
         for side in SIDES:
-            self._train(side, WARM_STEPS, "warming up")
+            self._train(side, self.cell.warm, "warming up")
         for side in SIDES:
             self._clocks[side].steps.clear()
         self._measuring = True
@@ -166,16 +185,18 @@ class Turns:
             self._tell(f"{what} {side}", min(done, self.plan.steps))
             algorithm.train()
 
-    def glue_ms(self) -> float:
+    def glue_ms(self) -> float | None:
         """Milliseconds that RLlib itself takes around a batch whose tensors are ready: the median of 200 calls.
 
         That is its SampleBatch, MultiAgentBatch and TrainingData. Made in a loop, with warm caches: inside a training
-        step it takes longer.
+        step it takes longer. None where there is no replay, and RLlib makes the batch itself.
         """
         from ray.rllib.core.learner.training_data import TrainingData
         from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
         algorithm = self._algorithms["conduit"]
+        if algorithm.local_replay_buffer is None:
+            return None
         module_id = next(iter(algorithm.learner_group._learner.module.keys()))
         (delivery,) = algorithm.local_replay_buffer.sample(self.cell.batch)
         ready = delivery.training_data(module_id).batch.policy_batches[module_id]

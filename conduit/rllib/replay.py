@@ -181,7 +181,7 @@ class Replay:
         return self.get_num_timesteps()
 
     def get_state(self) -> dict[str, Any]:
-        """Every row and count, as plain arrays: for a checkpoint, while nobody writes."""
+        """Every row and count, the rows as a checkpoint of the table: see saved.py."""
         table = self._existing()
         rows = None if table is None else saved_rows(table)
         schema = None if table is None else table.schema.to_json()

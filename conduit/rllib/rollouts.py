@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import pickle
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conduit.queue import Queue
-from conduit.rllib.episodes import Origin, StoredEpisode, StoredEpisodes, columns_of, form_of, kept_of
+from conduit.rllib.episodes import Origin, StoredEpisode, StoredEpisodes, columns_of, form_of, kept_of, packed
 from conduit.store import Store
 from conduit_store.arrays import Array
 from conduit_store.errors import AppendTimeout, NameTaken, UnknownTable
@@ -31,7 +30,6 @@ class QueueAddress(NamedTuple):
     store: str
     runtime_dir: str
     max_size: int  # rows: steps, and one more for each episode
-    max_writers: int
     timeout: float | None  # seconds that an env runner waits for room
     opens_on_arrival: bool
 
@@ -48,7 +46,9 @@ class QueueAddress(NamedTuple):
         with suppress(UnknownTable):
             return store.queue(name)
         try:
-            return store.create_queue(name, schema, self.max_size, max_writers=self.max_writers)
+            # Blocks as large as for a single writer: more episodes lie in one block, and are opened without a copy. The
+            # open blocks of the other env runners come out of max_size, which has room for them.
+            return store.create_queue(name, schema, self.max_size, max_writers=1)
         except NameTaken:  # by another env runner, meanwhile
             return store.queue(name)
 
@@ -84,14 +84,16 @@ class EpisodeWriter:
         return StoredEpisodes(shell, agents, len(episode))
 
     def _one(self, episode: Any, name: str) -> Any:
-        if len(episode) == 0:
+        steps = len(episode)
+        if steps == 0:
             return episode
-        episode = episode.to_numpy()
+        if not episode.is_numpy:
+            episode = episode.to_numpy()
         form = form_of(episode)
         if form is None:
             return episode
         columns = columns_of(episode, form)
-        lookback, steps = episode.observations.lookback, len(episode)
+        lookback = episode.observations.lookback
         n = lookback + steps + 1
         padded = _padded(columns, n)
         if padded is None:
@@ -124,7 +126,7 @@ class EpisodeWriter:
         spaces = episode.observation_space, episode.action_space
         known = self._forms.get(name)
         if known is None or known[1] != form or any(a is not b for a, b in zip(known[0], spaces, strict=True)):
-            known = self._forms[name] = (spaces, form, pickle.dumps((spaces, form)))
+            known = self._forms[name] = (spaces, form, packed((spaces, form)))
         return known[2]
 
     def close(self) -> None:

@@ -1,121 +1,58 @@
-"""A table's rows as plain arrays, and back: what an algorithm's checkpoint holds of its replay."""
+"""What an algorithm's checkpoint holds of its replay: the checkpoint of its table, file by file."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
 
-import numpy as np
-
-from conduit import rows
+from conduit.store import Store
 from conduit.table import Table
-from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError
 
 __all__ = ["append_saved", "saved_rows"]
 
-_NO_KEY = np.uint64(2**64 - 1)  # what the core says where no row follows
-_PIECE = 4096  # rows of one append
 _TIMEOUT = 60.0  # seconds that an append may wait for space
 
 
-def saved_rows(table: Table) -> dict[str, Any]:
-    """Return every live row, oldest first: columns, flags, priorities, and which row follows which.
+def saved_rows(table: Table) -> dict[str, bytes]:
+    """Return the files of a checkpoint of the table, by their names; see docs/checkpoints.md.
 
-    `follows` int64 (n,): the position of the row after each row of its episode, -1 where there is none. Rows appended
-    meanwhile may be missing; take it while nobody writes. Needs pyarrow.
-    """
-    from conduit_store.arrow import record_batch_columns
-
-    columns: dict[str, list[Array]] = {name: [] for name in table.schema.names}
-    keys: list[Array] = []
-    for block in table.blocks():
-        batch = block.to_arrow()
-        for name, values in record_batch_columns(batch, table.schema).items():
-            columns[name].append(values)
-        keys.append(block.keys)
-    if not keys:
-        return {"columns": {}, "flags": np.zeros(0, np.uint8), "follows": np.zeros(0, np.int64), "priorities": None}
-    all_keys = np.concatenate(keys)
-    _, flags, following = table._native.links(all_keys, len(all_keys))
-    order = np.argsort(all_keys)
-    next_keys = np.frombuffer(following, np.uint64)
-    place = np.searchsorted(all_keys, next_keys, sorter=order)
-    found = order[np.minimum(place, len(order) - 1)]
-    follows = np.where((next_keys != _NO_KEY) & (all_keys[found] == next_keys), found, -1)
-    return {
-        "columns": {name: np.concatenate(parts) for name, parts in columns.items()},
-        "flags": np.frombuffer(flags, np.uint8) & np.uint8(rows.TERMINATED | rows.TRUNCATED | rows.FINAL),
-        "follows": follows,
-        "priorities": table.priorities(all_keys),
-    }
-
-
-def append_saved(table: Table, saved: Mapping[str, Any]) -> None:
-    """Append what `saved_rows` returned to an empty table, episodes linked as they were.
-
-    Of a smaller table's rows only the newest stay. An episode that was going on is over: its last steps, whose windows
-    are not complete, are never drawn.
+    Others may write meanwhile: it is of one moment. Takes as much room in the temporary folder. Needs pyarrow.
 
     Raises:
-        ConfigError: the rows have other columns than the table.
+        CheckpointError: the temporary folder is full. CheckpointBusy: somebody else saves the store.
     """
-    columns = saved["columns"]
-    if not columns:
-        return
-    if set(columns) != set(table.schema.names):
-        raise ConfigError(f"saved rows have columns {sorted(columns)}, table {table.name!r} {list(table.schema.names)}")
-    chains, count = _chains(saved["follows"], saved["flags"])
-    given = saved["priorities"]
-    prioritized = table.spec.views[0].prioritized and given is not None
-    priorities = _known(np.asarray(given)) if prioritized else None
-    writer = rows.native_writer(table._native, table.spec, count)
-    try:
-        n = len(chains)
-        for start in range(0, n, _PIECE):
-            piece = slice(start, min(n, start + _PIECE))
-            rows.append(
-                writer,
-                table.spec,
-                piece.stop - start,
-                [rows.buffer(np.ascontiguousarray(columns[name][piece])) for name in table.schema.names],
-                flags=np.ascontiguousarray(saved["flags"][piece]),
-                priorities=None if priorities is None else np.ascontiguousarray(priorities[piece]),
-                chains=chains[piece],
-                timeout=_TIMEOUT,
+    with tempfile.TemporaryDirectory(prefix="conduit-") as folder:
+        table._store.checkpoint(folder, tables=[table.name])
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def append_saved(table: Table, saved: Mapping[str, bytes]) -> None:
+    """Put what `saved_rows` returned into an empty table, while nobody writes.
+
+    A table that has never held rows, of the same settings (but for its size: of a smaller one's rows only the newest
+    stay), is then as the other one was: the same keys, priorities and draws. Into any other table rows are appended,
+    with their priorities, and episodes linked as they were. An episode that was going on is over: its last steps, whose
+    windows are not complete, are never drawn.
+
+    Raises:
+        ConfigError: the rows have other columns than the table. CheckpointDamaged: names the file.
+    """
+    from conduit.checkpoints.restoring import fill, spec_in  # pyarrow
+
+    with tempfile.TemporaryDirectory(prefix="conduit-") as folder:
+        for name, content in saved.items():
+            (Path(folder) / name).write_bytes(content)
+        spec = spec_in(folder, table.name)
+        if set(spec.schema.names) != set(table.schema.names):
+            raise ConfigError(
+                f"saved rows have columns {sorted(spec.schema.names)}, table {table.name!r} {list(table.schema.names)}"
             )
-    finally:
-        writer.close()
-
-
-def _chains(follows: Array, flags: Array) -> tuple[Array, int]:
-    """A chain for each row, the same along an episode, and how many there are.
-
-    A chain is used again behind an episode's final observation; one that stops short of it is not: the core would
-    link its last step to whatever came next.
-    """
-    final = (flags & rows.FINAL) != 0
-    chains = np.full(len(follows), -1, np.int32)
-    free: list[int] = []
-    count = 0
-    for i, after in enumerate(follows.tolist()):
-        chain = int(chains[i])
-        if chain < 0:
-            if free:
-                chain = free.pop()
-            else:
-                chain = count
-                count += 1
-            chains[i] = chain
-        if after >= 0:
-            chains[after] = chain
-        elif final[i]:
-            free.append(chain)
-    return chains, max(count, 1)
-
-
-def _known(priorities: Array) -> Array:
-    """Rows whose default was not fixed yet get the largest there is."""
-    unknown = np.isnan(priorities)
-    largest = np.nanmax(priorities) if not unknown.all() else 1.0
-    return np.where(unknown, largest, priorities).astype(np.float32)
+        if table._native.info(0)["blocks_opened"] == 0 and replace(spec, max_size=table.spec.max_size) == table.spec:
+            fill(table, folder)
+            return
+        with Store.restore(folder, f"conduit-{uuid4().hex[:12]}") as store:
+            table.import_from(store[table.name].to_arrow(), timeout=_TIMEOUT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, NamedTuple
 
+from conduit.rllib.agents import AgentsAddress, AgentsReplay
 from conduit.rllib.env_runner import StoringEnvRunner
 from conduit.rllib.ingest import Address
 from conduit.rllib.learner import BatchLearner, EpisodeLearner
@@ -43,8 +44,8 @@ def on_algorithm_init(settings: Settings, *, algorithm: Any, **_: Any) -> None:
 def _start_replay(settings: Settings, algorithm: Any, store: Store) -> None:
     config = algorithm.config
     buffer = config.replay_buffer_config
-    prioritized = buffer_type(config) == "PrioritizedEpisodeReplayBuffer"
-    address = Address(
+    prioritized = "Prioritized" in buffer_type(config)
+    each = Address(
         store=store.name,
         runtime_dir=str(names.runtime_dir()),
         capacity=settings.max_size or buffer["capacity"],
@@ -57,8 +58,9 @@ def _start_replay(settings: Settings, algorithm: Any, store: Store) -> None:
         mean_episode_length=settings.mean_episode_length,
         seed=config.seed or 0,
     )
-    kind = PrioritizedReplay if prioritized else Replay
     saved, learners = bool(config.store_buffer_in_checkpoints), max(1, config.num_learners)
+    address = AgentsAddress(each) if config.is_multi_agent else each
+    kind: Any = AgentsReplay if config.is_multi_agent else PrioritizedReplay if prioritized else Replay
     replay = kind(store, address, settings.delivering, saved=saved, learners=learners)
     _register()
     _connect_learners(algorithm, BatchLearner, replay if config.num_learners == 0 else None)
@@ -74,7 +76,6 @@ def _start_rollouts(settings: Settings, algorithm: Any, store: Store) -> None:
         store=store.name,
         runtime_dir=str(names.runtime_dir()),
         max_size=settings.max_size or _rows_in_flight(config),
-        max_writers=config.num_env_runners + 1,
         timeout=settings.delivering.timeout,
         opens_on_arrival=aggregators > 0,
     )
@@ -129,15 +130,17 @@ def on_env_runners_recreated(
 def on_train_result(*, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
     """The store's numbers, once an iteration."""
     source = _source(algorithm)
-    if isinstance(source, Replay):
+    if isinstance(source, Replay | AgentsReplay):
         result["replay_buffer"] = {**result.get("replay_buffer", {}), **source.report()}
     elif source is not None:
         result["conduit"] = source.report()
 
 
-def _source(algorithm: Any) -> Replay | Rollouts | None:
+def _source(algorithm: Any) -> Replay | AgentsReplay | Rollouts | None:
     replay = algorithm.local_replay_buffer
-    return replay if isinstance(replay, Replay) else getattr(algorithm, "conduit_rollouts", None)
+    if isinstance(replay, Replay | AgentsReplay):
+        return replay
+    return getattr(algorithm, "conduit_rollouts", None)
 
 
 def _register() -> None:
@@ -145,3 +148,4 @@ def _register() -> None:
     from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
 
     PrioritizedEpisodeReplayBuffer.register(PrioritizedReplay)
+    PrioritizedEpisodeReplayBuffer.register(AgentsReplay)

@@ -8,7 +8,7 @@ from conduit_store.errors import ConfigError
 
 __all__ = ["BUFFERS", "buffer_type", "check", "is_on_policy"]
 
-BUFFERS = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
+BUFFERS = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")  # of several agents "MultiAgent" before them
 
 
 def is_on_policy(config: Any) -> bool:
@@ -39,6 +39,7 @@ def check(config: Any) -> None:
             "CQL, whose data RLlib reads by itself": issubclass(config.algo_class, CQL),
             "the old API stack": not config.enable_env_runner_and_connector_v2,
             "offline data (input_)": not config.is_online,
+            "create_local_env_runner=False: the driver's own closes the store": not config.create_local_env_runner,
         }
     )
     if not on_policy:
@@ -48,18 +49,17 @@ def check(config: Any) -> None:
 def _check_replay(config: Any) -> None:
     _refuse(
         {
-            "several agents (multi_agent()) with replay": config.is_multi_agent,
             f"store_buffer_in_checkpoints with num_learners={config.num_learners}; use 0":
                 config.num_learners > 0 and config.store_buffer_in_checkpoints,
             "a learner connector of your own with replay: it works on episodes, which stay in the store":
                 config._learner_connector,
-            "create_local_env_runner=False": not config.create_local_env_runner,
             "a recurrent module (use_lstm) with replay": bool((config.model_config or {}).get("use_lstm")),
         }
     )  # fmt: skip
     kind = buffer_type(config)
-    if kind not in BUFFERS:
-        raise ConfigError(f"replay_buffer_config type {kind!r} is not covered: give one of {', '.join(BUFFERS)}")
+    kinds = [f"MultiAgent{name}" if config.is_multi_agent else name for name in BUFFERS]
+    if kind not in kinds:
+        raise ConfigError(f"replay_buffer_config type {kind!r} is not covered: give one of {', '.join(kinds)}")
 
 
 def _refuse(refused: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ nulls are refused first and `flatten` is used; packed bits cannot be viewed, so 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -31,9 +31,15 @@ if TYPE_CHECKING:
     from .layout import BlockLayout
 
 __all__ = [
-    "arrow_type", "block_to_arrow", "column_of_field", "ragged_chunks", "record_batch_columns", "schema_to_arrow",
-    "to_numpy",
+    "CategoryValues", "arrow_type", "block_to_arrow", "column_of_field", "ragged_chunks", "record_batch_columns",
+    "schema_to_arrow", "to_numpy", "with_nulls",
 ]  # fmt: skip
+
+
+class CategoryValues(Protocol):
+    """The values of a column of categories, by their numbers."""
+
+    def to_arrow(self) -> pa.Array: ...
 
 
 def block_to_arrow(
@@ -47,6 +53,8 @@ def block_to_arrow(
     *,
     shared: bool = False,
     own_offsets: bool = False,
+    stored: bool = False,
+    categories: Mapping[str, CategoryValues] | None = None,
 ) -> pa.RecordBatch:
     """Return rows [start, stop) of the block at `address` as a record batch over that very memory.
 
@@ -54,34 +62,67 @@ def block_to_arrow(
     offsets, and `starts` says for one such column after the other where its elements begin. The batch is read-only, and
     it, its slices and the NumPy arrays made from it without a copy hold `owner` alive: what keeps the memory
     mapped and unchanged belongs there. Copies nothing but mutable columns, where the memory is `shared` with others who
-    may rewrite them, and with `own_offsets` those: of a block that may be reused while it is read, so that sizes stay.
-    Never blocks.
+    may rewrite them, which rows of nullable columns are null (a byte a row there, a bit here), and with `own_offsets`
+    those: of a block that may be reused while it is read, so that sizes stay. `stored`: validity columns come by
+    themselves instead, and nothing is null; categories as their numbers. `categories`: the values of columns of such,
+    which become dictionary arrays. Never blocks.
 
     Raises:
         IndexError: not 0 <= start <= stop <= layout.rows.
     """
     if not 0 <= start <= stop <= layout.rows:
         raise IndexError(f"rows [{start}, {stop}) are outside a block of {layout.rows} rows. Ask for rows within it")
-    arrow_schema = schema.to_arrow()
+    arrow_schema = schema_to_arrow(schema, stored=stored)
     arrays: list[pa.Array] = []
     elements = iter(starts)
-    for column, field, offset in zip(schema.columns, arrow_schema, layout.offsets, strict=True):
-        at = address + offset + start * column.row_bytes
-        if column.ragged:
+    rows = stop - start
+    valid: dict[str, pa.Array] = {}
+    for column, offset in zip(schema.columns, layout.offsets, strict=True):
+        at, kept = address + offset + start * column.row_bytes, owner
+        if shared and column.mutable:
+            kept = np.frombuffer(native.copy_scalars(at, rows, column.row_bytes), np.uint8)
+            at = kept.ctypes.data
+        if column.values_name is not None and not stored:  # stands before its column, see Schema
+            valid[column.values_name] = _bits(at, rows)
+            continue
+        bits = valid.get(column.name)
+        kind = _stored_type(column) if stored else arrow_type(column)
+        if column.categorical and not stored:
+            values = (categories or {})[column.name].to_arrow()
+            arrays.append(_foreign_categories(column, kind, at, rows, kept, bits, values))
+        elif column.ragged:
             first = address + next(elements)
-            arrays.append(_foreign_rows(column, field.type, at, stop - start, first, owner, own_offsets))
-        elif shared and column.mutable:
-            now = np.frombuffer(native.copy_scalars(at, stop - start, column.row_bytes), np.uint8)
-            arrays.append(_foreign_array(column, field.type, now.ctypes.data, stop - start, now))
+            arrays.append(_foreign_rows(column, kind, at, rows, first, kept, bits, own_offsets))
         else:
-            arrays.append(_foreign_array(column, field.type, at, stop - start, owner))
+            arrays.append(_foreign_array(column, kind, at, rows, kept, bits))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
+
+
+def _bits(address: int, rows: int) -> pa.Buffer:
+    """Bytes of bools at an address, as bits of a validity bitmap."""
+    valid = np.frombuffer(pa.foreign_buffer(address, rows), np.bool_)
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def with_nulls(array: pa.Array, valid: Array) -> pa.Array:
+    """Return an array without nulls as one that is null where `valid`, bool (n,), is False."""
+    if isinstance(array, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(array.type, with_nulls(array.storage, valid))
+    if array.offset:
+        array = pa.concat_arrays([array])
+    bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    if pa.types.is_fixed_size_list(array.type):
+        children = [array.values]
+    else:
+        children = [array.values] if _is_list(array.type) else []
+    buffers = [bits, *array.buffers()[1 : array.type.num_buffers]]
+    return pa.Array.from_buffers(array.type, len(array), buffers, children=children)
 
 
 def record_batch_columns(data: pa.RecordBatch | pa.Table, schema: Schema) -> dict[str, Any]:
     """Return the columns of `data` as arrays of shape (rows, ...), by name and in the schema's order.
 
-    Where rows of the schema vary in length, as they are: `ragged_values.as_ragged` takes them.
+    Where rows of the schema vary in length, may be null or are categories, as they are: who stores them takes them so.
 
     Dtypes are those of `data`: `values.as_rows` decides whether they fit. Slices, chunks, fixed-size lists,
     fixed-shape tensors, packed bools and bool8 give the rows that Arrow shows. Views where possible, else
@@ -99,14 +140,17 @@ def record_batch_columns(data: pa.RecordBatch | pa.Table, schema: Schema) -> dic
             raise UnknownColumn(
                 f"column {name!r} of the Arrow data is not in the schema, which has {', '.join(schema.names)}. Drop it"
             )
-    missing = [name for name in schema.names if name not in names]
+    missing = [column.name for column in schema.valued if column.name not in names]
     if missing:
         raise MissingColumn(
             f"no column {missing[0]!r} in the Arrow data, which has {', '.join(names)}. Add {', '.join(missing)}"
         )
     return {
-        column.name: data.column(column.name) if column.ragged else to_numpy(column.name, data.column(column.name))
+        column.name: data.column(column.name)
+        if column.ragged or column.nullable or column.categorical
+        else to_numpy(column.name, data.column(column.name))
         for column in schema.columns
+        if column.name in names
     }
 
 
@@ -141,6 +185,8 @@ def column_of_field(field: pa.Field, mean_length: float | None = None) -> Column
         SchemaError, ShapeMismatch: a name or shape that no column has.
     """
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    if kind is not field.type and _text_of(kind) == "string" and mean_length is None:
+        return Column(field.name, "category")
     if (text := _text_of(kind)) is not None:
         return Column(field.name, text, mean_length=mean_length)
     if _is_list(kind):
@@ -150,9 +196,11 @@ def column_of_field(field: pa.Field, mean_length: float | None = None) -> Column
     return Column(field.name, dtype, shape, mean_length=mean_length)
 
 
-def schema_to_arrow(schema: Schema) -> pa.Schema:
-    """Return the Arrow schema of a block; see `Schema.to_arrow`."""
-    return pa.schema([pa.field(column.name, arrow_type(column), nullable=False) for column in schema.columns])
+def schema_to_arrow(schema: Schema, *, stored: bool = False) -> pa.Schema:
+    """Return the Arrow schema of a block, see `Schema.to_arrow`; `stored`: as `block_to_arrow` says."""
+    if stored:
+        return pa.schema([pa.field(column.name, _stored_type(column), nullable=False) for column in schema.columns])
+    return pa.schema([pa.field(column.name, arrow_type(column), nullable=column.nullable) for column in schema.valued])
 
 
 def ragged_chunks(name: str, data: pa.Array | pa.ChunkedArray) -> list[Ragged]:
@@ -231,7 +279,14 @@ def _text_of(kind: pa.DataType) -> str | None:
 
 
 def _foreign_rows(
-    column: Column, kind: pa.DataType, offsets: int, rows: int, elements: int, owner: object, own: bool
+    column: Column,
+    kind: pa.DataType,
+    offsets: int,
+    rows: int,
+    elements: int,
+    owner: object,
+    bits: pa.Buffer | None,
+    own: bool,
 ) -> pa.Array:
     ends = pa.foreign_buffer(offsets, (rows + 1) * 8, base=owner)
     if own:
@@ -243,13 +298,20 @@ def _foreign_rows(
         ends = pa.py_buffer(ends_of - first)
         elements += first * column.element_bytes
     if column.text is not None:
-        return pa.Array.from_buffers(kind, rows, [None, ends, pa.foreign_buffer(elements, total, base=owner)])
+        return pa.Array.from_buffers(kind, rows, [bits, ends, pa.foreign_buffer(elements, total, base=owner)])
     values = _foreign_array(column.elements, kind.value_type, elements, total, owner)
-    return pa.Array.from_buffers(kind, rows, [None, ends], children=[values])
+    return pa.Array.from_buffers(kind, rows, [bits, ends], children=[values])
 
 
 def arrow_type(column: Column, boolean: pa.DataType | None = None) -> pa.DataType:
     """Return the Arrow type of a column's rows; `boolean`: of a bool, arrow.bool8 if None, as blocks have it."""
+    if column.categorical:
+        words = pa.dictionary(pa.int32(), pa.string())
+        return pa.list_(words, math.prod(column.shape)) if column.shape else words
+    return _stored_type(column, boolean)
+
+
+def _stored_type(column: Column, boolean: pa.DataType | None = None) -> pa.DataType:
     if column.text is not None:
         return pa.large_string() if column.text == "string" else pa.large_binary()
     if column.ragged:
@@ -258,18 +320,31 @@ def arrow_type(column: Column, boolean: pa.DataType | None = None) -> pa.DataTyp
     return pa.fixed_shape_tensor(value_type, list(column.shape)) if column.shape else value_type
 
 
-def _foreign_array(column: Column, kind: pa.DataType, address: int, rows: int, owner: object) -> pa.Array:
+def _foreign_categories(
+    column: Column, kind: pa.DataType, address: int, rows: int, owner: object, bits: pa.Buffer | None, values: pa.Array
+) -> pa.Array:
+    buffer = pa.foreign_buffer(address, rows * column.row_bytes, base=owner)
+    of_numbers = None if column.shape else bits
+    numbers = pa.Array.from_buffers(pa.int32(), rows * math.prod(column.shape), [of_numbers, buffer])
+    words = pa.DictionaryArray.from_arrays(numbers, values, safe=False)
+    return pa.Array.from_buffers(kind, rows, [bits], children=[words]) if column.shape else words
+
+
+def _foreign_array(
+    column: Column, kind: pa.DataType, address: int, rows: int, owner: object, bits: pa.Buffer | None = None
+) -> pa.Array:
     buffer = pa.foreign_buffer(address, rows * column.row_bytes, base=owner)
     elements = math.prod(column.shape)
+    of_numbers = None if column.shape else bits
     if column.dtype.kind == "b":
         array = pa.ExtensionArray.from_storage(
-            pa.bool8(), pa.Array.from_buffers(pa.int8(), rows * elements, [None, buffer])
+            pa.bool8(), pa.Array.from_buffers(pa.int8(), rows * elements, [of_numbers, buffer])
         )
     else:
-        array = pa.Array.from_buffers(pa.from_numpy_dtype(column.dtype), rows * elements, [None, buffer])
+        array = pa.Array.from_buffers(pa.from_numpy_dtype(column.dtype), rows * elements, [of_numbers, buffer])
     if not column.shape:
         return array
-    storage = pa.FixedSizeListArray.from_arrays(array, elements)
+    storage = pa.Array.from_buffers(pa.list_(array.type, elements), rows, [bits], children=[array])
     return pa.ExtensionArray.from_storage(kind, storage)
 
 
@@ -318,9 +393,7 @@ def _array_to_numpy(name: str, array: pa.Array, first_row: int, per_row: int = 1
     """
     if array.null_count:
         row = first_row + int(array.is_null().to_numpy(zero_copy_only=False).argmax()) // per_row
-        raise DtypeMismatch(
-            f"column {name!r}: row {row} is or holds a null, and columns hold none. Fill or drop such rows first"
-        )
+        raise null_error(name, row)
     kind = array.type
     if isinstance(kind, pa.FixedShapeTensorType):
         rows = _children_to_numpy(name, array.storage, tuple(kind.shape), first_row, per_row)

@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Column", "shown"]
+__all__ = ["VALID", "Column", "shown"]
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
+VALID = ":valid"  # ends the names of validity columns, and no others'
+
+_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_./-]*({VALID})?")
 _TIME_UNITS = ("s", "ms", "us", "ns")
 _TEXTS = ("string", "binary")
+_CATEGORY = "category"
+_MAX_VALUES, _VALUE_BYTES = 1024, 64  # of a column of categories, unless told
+_MOST_VALUES = 1 << 20
 # Arrow counts the elements of one fixed-shape tensor with 32 signed bits.
 _MAX_ELEMENTS = 2**31 - 1
 _OFFSET_BYTES = 8
@@ -36,16 +41,27 @@ class Column:
     kept as UTF-8) and "binary" (bytes) are of that kind too; their `dtype` is uint8, and `text` says which it is.
 
     `mutable`: one number a row, which may be rewritten after it was appended, see `Table.update`.
+    `nullable`: a row may have no value, given as None, as a masked row or as an Arrow null. A schema adds a bool column
+    to each such one, `validity`, named "goal:valid", False where "goal" is null; the value itself is zeros there (empty
+    where rows vary in length).
+
+    The dtype "category" is for few distinct strings (names of environments, tasks, policies): rows hold int32 numbers,
+    and the strings lie once in the store, numbered in the order in which they are first appended, for every process
+    alike. `dtype` is int32. `max_values` and `max_bytes`: room for so many, 1,024 and 64 bytes for each unless told.
+    `values`: those that it begins with, so with the numbers 0, 1, ...
 
     Example:
         >>> Column("tokens", "int32", (None,), mean_length=512)
         >>> Column("frames", "uint8", (None, 84, 84, 3), mean_length=16)
         >>> Column("prompt", "string", mean_length=200)
         >>> Column("advantage", "float32", mutable=True)
+        >>> Column("goal", "float32", (3,), nullable=True)
+        >>> Column("env_id", "category", max_values=64)
 
     Raises:
         SchemaError: the name is not allowed, or `mean_length` is not a number above 0 of rows that vary in length, or
-            `mutable` is no bool, or of a column that is not one number a row.
+            `mutable` or `nullable` is no bool, or `mutable` of a column that is not one number a row, or `values` that
+            are not distinct str, or more than `max_values` or `max_bytes`, or these of another dtype than "category".
         DtypeMismatch: the dtype is not a fixed-width number, bool, datetime64 or timedelta64 of s, ms, us or
             ns, "string" or "binary".
         ShapeMismatch: a dimension is not a positive integer, or a row (where rows vary in length: an element) has
@@ -57,6 +73,10 @@ class Column:
     shape: tuple[Any, ...] = ()
     mean_length: float | None = field(default=None, compare=False, kw_only=True)
     mutable: bool = field(default=False, kw_only=True)
+    nullable: bool = field(default=False, kw_only=True)
+    max_values: int | None = field(default=None, kw_only=True)
+    max_bytes: int | None = field(default=None, compare=False, kw_only=True)
+    values: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
     text: str | None = field(default=None, kw_only=True)  # given by the dtype; here for `dataclasses.replace`
 
     if TYPE_CHECKING:
@@ -69,6 +89,10 @@ class Column:
             *,
             mean_length: float | None = None,
             mutable: bool = False,
+            nullable: bool = False,
+            max_values: int | None = None,
+            max_bytes: int | None = None,
+            values: Sequence[str] = (),
             text: str | None = None,
         ) -> None: ...
 
@@ -88,19 +112,45 @@ class Column:
             given = np.uint8
         elif self.text is not None and (self.text not in _TEXTS or given != np.uint8 or tuple(self.shape) != (None,)):
             raise DtypeMismatch(f"column {self.name!r}: text={self.text!r} goes with its dtype: give that, 'string'")
+        if isinstance(given, str) and given == _CATEGORY:
+            put(self, "max_values", _MAX_VALUES if self.max_values is None else self.max_values)
+            given = np.int32
         put(self, "dtype", np.dtype(str(_checked_dtype(self.name, given))))
         put(self, "shape", _checked_shape(self.name, self.shape))
         put(self, "mean_length", _checked_length(self.name, self.mean_length, self.ragged))
+        if self.max_values is not None or self.max_bytes is not None or self.values:
+            _check_categories(self)
         if not isinstance(self.mutable, bool) or (self.mutable and self.shape != ()):
             raise SchemaError(
                 f"column {self.name!r}: mutable is {self.mutable!r}, of shape {self.shape}. Give True or False; only "
                 "one number a row, of shape (), can be rewritten"
             )
+        if not isinstance(self.nullable, bool) or (
+            self.name.endswith(VALID) and (self.nullable or self.dtype != np.bool_)
+        ):
+            raise SchemaError(
+                f"column {self.name!r}: nullable is {self.nullable!r}, dtype {self.dtype}. Give True or False; a "
+                f"column whose name ends in {VALID!r} says which rows of another are null: it is bool, and not "
+                "nullable itself"
+            )
 
-    def __reduce__(self) -> tuple[Any, tuple[str, str, tuple[Any, ...], float | None, bool]]:
+    def __reduce__(self) -> tuple[Any, tuple[str, str, tuple[Any, ...], dict[str, Any]]]:
         # By dtype name: an unpickled dtype object is equal to NumPy's own but not the same, and `is` is the
         # fast check.
-        return _column, (self.name, self.dtype_name, self.shape, self.mean_length, self.mutable)
+        return _column, (self.name, self.dtype_name, self.shape, self.options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a column is made with beside name, dtype and shape, as far as it is not as usual."""
+        given = {name: getattr(self, name) for name in ("mean_length", "max_values", "max_bytes")}
+        made = {name: value for name, value in given.items() if value is not None}
+        made |= {name: True for name in ("mutable", "nullable") if getattr(self, name)}
+        return made | ({"values": list(self.values)} if self.values else {})
+
+    @property
+    def categorical(self) -> bool:
+        """Whether rows hold the numbers of few distinct strings."""
+        return self.max_values is not None
 
     @property
     def ragged(self) -> bool:
@@ -108,9 +158,19 @@ class Column:
         return bool(self.shape) and self.shape[0] is None
 
     @property
+    def validity(self) -> Column:
+        """Of a nullable column: the one that says of each row whether it has a value. Rewritten where its column is."""
+        return Column(self.name + VALID, np.dtype(np.bool_), mutable=self.mutable)
+
+    @property
+    def values_name(self) -> str | None:
+        """Of a validity column: the name of the column it belongs to; else None."""
+        return self.name.removesuffix(VALID) if self.name.endswith(VALID) else None
+
+    @property
     def dtype_name(self) -> str:
-        """The dtype as it is given: "string" and "binary" of text."""
-        return self.text or str(self.dtype)
+        """The dtype as it is given: "string" and "binary" of text, "category" of categories."""
+        return self.text or (_CATEGORY if self.categorical else str(self.dtype))
 
     @property
     def elements(self) -> Column:
@@ -133,8 +193,8 @@ class Column:
         return self.element_bytes * (self.mean_length or 0.0)
 
 
-def _column(name: str, dtype: Any, shape: tuple[Any, ...], mean_length: float | None, mutable: bool) -> Column:
-    return Column(name, dtype, shape if dtype not in _TEXTS else (), mean_length=mean_length, mutable=mutable)
+def _column(name: str, dtype: Any, shape: tuple[Any, ...], options: dict[str, Any]) -> Column:
+    return Column(name, dtype, shape if dtype not in _TEXTS else (), **options)
 
 
 @lru_cache(maxsize=1024)
@@ -172,6 +232,34 @@ def _checked_dtype(name: str, dtype: object) -> np.dtype[Any]:
         f"column {name!r}: dtype {str(checked)!r} cannot be stored; bool, integers and floats of up to 64 "
         "bits, datetime64 and timedelta64 can. Split or encode the value into such columns"
     )
+
+
+def _check_categories(column: Column) -> None:
+    put = object.__setattr__
+    most, size, values = column.max_values, column.max_bytes, column.values
+    if most is None or column.dtype != np.int32:
+        raise SchemaError(f"column {column.name!r}: max_values, max_bytes and values go with the dtype 'category'")
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= _MOST_VALUES:
+        raise SchemaError(
+            f"column {column.name!r}: max_values is {most!r}. Give a whole number from 1 to {_MOST_VALUES:,}"
+        )
+    size = most * _VALUE_BYTES if size is None else size
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MAX_ELEMENTS:
+        raise SchemaError(
+            f"column {column.name!r}: max_bytes is {size!r}. Give a whole number from 1 to {_MAX_ELEMENTS:,}"
+        )
+    try:
+        known = () if isinstance(values, str) else tuple(values)
+        taken = sum(len(value.encode()) for value in known)
+    except (TypeError, AttributeError, UnicodeEncodeError):
+        known, taken = (), size + 1
+    if len(set(known)) != len(known) or len(known) > most or taken > size or (isinstance(values, str) and values):
+        raise SchemaError(
+            f"column {column.name!r}: values are {shown(values)}. Give distinct str, {most:,} at most, of {size:,} "
+            "bytes at most"
+        )
+    put(column, "max_bytes", size)
+    put(column, "values", known)
 
 
 def _checked_length(name: str, length: Any, ragged: bool) -> float | None:

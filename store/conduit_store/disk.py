@@ -76,8 +76,10 @@ def open_file(path: str, *, create: bool, write: bool) -> int:
 
 
 def schema_head(schema: Schema) -> bytes:
-    """Return what such a file begins with: Arrow's magic and the schema."""
-    return _MAGIC + bytes(schema.to_arrow().serialize())
+    """Return what such a file begins with: Arrow's magic and the schema, of columns as they are stored."""
+    from .arrow import schema_to_arrow
+
+    return _MAGIC + bytes(schema_to_arrow(schema, stored=True).serialize())
 
 
 def record_header(schema: Schema, layout: BlockLayout) -> bytes:
@@ -91,7 +93,7 @@ def record_header(schema: Schema, layout: BlockLayout) -> bytes:
 
     zeros = np.zeros(layout.block_bytes + 64, np.uint8)
     address = -(-zeros.ctypes.data // 64) * 64
-    batch = block_to_arrow(schema, layout, address, 0, layout.rows, zeros)
+    batch = block_to_arrow(schema, layout, address, 0, layout.rows, zeros, stored=True)
     whole = batch.serialize().to_pybytes()
     header = bytearray(whole[: len(whole) - pa.ipc.read_message(whole).body.size])
     message = _Record(header, 8 + _uint32(header, 8))

@@ -18,6 +18,7 @@ __all__ = [
     "CheckpointDamaged",
     "CheckpointError",
     "CheckpointLapsed",
+    "CheckpointNewer",
     "CheckpointNotFound",
     "ConduitError",
     "ConfigError",
@@ -159,6 +160,10 @@ class CheckpointDamaged(CheckpointError):
 
 class CheckpointLapsed(CheckpointError):
     """A checkpoint stood still for so long that writers took the blocks it had yet to write. Take it again."""
+
+
+class CheckpointNewer(CheckpointError):
+    """A checkpoint is of a later format than this build reads. Nothing was read of it but who wrote it."""
 
 
 class CheckpointNotFound(CheckpointError, FileNotFoundError):

@@ -187,6 +187,13 @@ class Ragged:
         values, offsets = torch.from_numpy(kept[first:last]), torch.from_numpy(starts if first == 0 else starts - first)
         return torch.nested.nested_tensor_from_jagged(values, offsets)
 
+    def named_tensors(self, name: str, layout: str) -> dict[str, Any]:
+        """Return what `to_torch` returns by names, as batches have them: `name`, and `name`.offsets or `name`.mask."""
+        made = self.to_torch(layout)
+        if layout == "jagged":
+            return {name: made}
+        return {name: made[0], f"{name}.{'offsets' if layout == 'packed' else 'mask'}": made[1]}
+
     def __repr__(self) -> str:
         kind = self.text or f"{self.values.dtype} {(None, *self.values.shape[1:])}"
         return f"<Ragged of {len(self)} rows, {kind}, {self.offsets[-1] - self.offsets[0]} elements>"

@@ -63,7 +63,14 @@ def _rows(column: Column, value: Any) -> Rows:
         return parts[0] if len(parts) == 1 else [row for part in parts for row in part.pieces()]
     if (torch := sys.modules.get("torch")) is not None and isinstance(value, torch.Tensor) and value.is_nested:
         value = list(value.unbind())
+    if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1:
+        value = list(value)
     if column.text is not None:
+        if isinstance(value, np.ndarray) and value.dtype.kind == "S":
+            raise DtypeMismatch(
+                f"column {column.name!r}: an array of {value.dtype} cannot tell the zero bytes that end a value from "
+                "padding. Give a list of bytes, or an object array of them; value.tolist() if there are none"
+            )
         if not isinstance(value, list | tuple):
             value = np.asarray(value).tolist()
         if not isinstance(value, list | tuple):

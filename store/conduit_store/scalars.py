@@ -11,7 +11,7 @@ from .arrays import Array
 from .column import Column, shown
 from .errors import DtypeMismatch, ShapeMismatch, ValueOutOfRange
 
-__all__ = ["from_python", "leaf_kinds", "null_error"]
+__all__ = ["from_python", "leaf_kinds", "null_error", "null_row"]
 
 _PYTHON_KINDS: dict[str, frozenset[type]] = {
     "b": frozenset({bool}),
@@ -118,4 +118,14 @@ def _numbers(value: Any) -> list[Any]:
 
 def null_error(name: str, row: int) -> DtypeMismatch:
     """Return the error for a null in row `row` of a value for column `name`."""
-    return DtypeMismatch(f"column {name!r}: row {row} is null, and columns hold no nulls. Fill or drop such rows first")
+    error = DtypeMismatch(
+        f"column {name!r}: row {row} is or holds a null. Fill or drop such rows first; whole rows may be null where "
+        "the column is declared nullable=True"
+    )
+    error.row = row  # type: ignore[attr-defined]
+    return error
+
+
+def null_row(error: BaseException) -> int | None:
+    """Return the row that `null_error` named; None of other errors."""
+    return getattr(error, "row", None)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +28,16 @@ __all__ = ["Column", "Schema"]
 class Schema:
     """The columns of a table, in order. Immutable, hashable, equal by value, pickled by value.
 
+    Before each nullable column a validity column is put where it is not among those given, see Column.
+
     Raises:
-        SchemaError: no column, or two columns with the same name.
+        SchemaError: no column, two columns with the same name, or a validity column of none that is nullable.
     """
 
     columns: tuple[Column, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "columns", _with_validity(tuple(self.columns)))
         if not self.columns:
             raise SchemaError("a schema with 0 columns cannot hold rows. Give at least 1 column")
         names = [column.name for column in self.columns]
@@ -59,9 +61,24 @@ class Schema:
         return tuple(column for column in self.columns if column.ragged)
 
     @cached_property
+    def nullable(self) -> tuple[Column, ...]:
+        """The columns whose rows may be null."""
+        return tuple(column for column in self.columns if column.nullable)
+
+    @cached_property
+    def valued(self) -> tuple[Column, ...]:
+        """The columns but those that say which rows of others are null: what Arrow data has, which says it itself."""
+        return tuple(column for column in self.columns if column.values_name is None)
+
+    def with_values(self, values: Mapping[str, Sequence[str]]) -> Schema:
+        """Return the schema with other `values` of columns of categories, by name."""
+        columns = (replace(c, values=tuple(values[c.name])) if c.name in values else c for c in self.columns)
+        return Schema(tuple(columns))
+
+    @cached_property
     def obs(self) -> tuple[Column, ...]:
         """The columns named 'obs' or below 'obs/'."""
-        return tuple(c for c in self.columns if _in_role(c.name, "obs"))
+        return tuple(c for c in self.valued if _in_role(c.name, "obs"))
 
     @cached_property
     def is_episodic(self) -> bool:
@@ -149,34 +166,40 @@ class Schema:
         return cls(tuple(Column(name, array.dtype, array.shape) for name, array in arrays.items()))
 
     @classmethod
-    def from_arrow(cls, schema: pa.Schema, *, mean_lengths: Mapping[str, float] | None = None) -> Schema:
+    def from_arrow(
+        cls, schema: pa.Schema, *, mean_lengths: Mapping[str, float] | None = None, nullable: Iterable[str] = ()
+    ) -> Schema:
         """Make a schema from Arrow fields.
 
         bool and arrow.bool8 become bool; fixed-size lists and fixed-shape tensors, nested too, become a
         shape. Lists, strings and binary, large ones and views too, become columns whose rows vary in length; a
-        dictionary becomes what it stands for. A field may be marked nullable, but nulls in its data are refused when
-        they are stored. Metadata is not kept.
+        dictionary of strings becomes categories (where `mean_lengths` names it, strings), any other what it stands for.
+        Arrow marks every field nullable unless told otherwise: that says nothing about its data, so columns are
+        nullable where `nullable` names them. Metadata is not kept.
         `mean_lengths`: of columns whose rows vary in length, see Column.
 
         Raises:
             DtypeMismatch: a type that no column holds, or that NumPy cannot hold exactly; names the field.
-            UnknownColumn: `mean_lengths` names none.
+            UnknownColumn: `mean_lengths` or `nullable` names none.
             SchemaError, ShapeMismatch: a name, a length or a shape that is not allowed.
             MissingExtra: pyarrow is not installed.
         """
         from .arrow import column_of_field
 
         lengths = dict(mean_lengths or {})
-        made = cls(tuple(column_of_field(field, lengths.pop(field.name, None)) for field in schema))
-        for name in lengths:
+        may = set(nullable)
+        columns = [column_of_field(field, lengths.pop(field.name, None)) for field in schema]
+        made = cls(tuple(replace(column, nullable=column.name in may) for column in columns))
+        for name in (*lengths, *may):
             made.column(name)  # raises
         return made
 
     def to_arrow(self) -> pa.Schema:
         """Return the Arrow schema of a block.
 
-        Fields are not nullable; a bool is an arrow.bool8, a shape an arrow.fixed_shape_tensor. Rows that vary in length
-        are a large_list, large_string or large_binary: of 64-bit offsets.
+        Fields are nullable where columns are; a bool is an arrow.bool8, a shape an arrow.fixed_shape_tensor. Rows that
+        vary in length are a large_list, large_string or large_binary: of 64-bit offsets. Categories are a dictionary of
+        strings.
 
         Raises:
             MissingExtra: pyarrow is not installed.
@@ -185,13 +208,7 @@ class Schema:
 
     def to_json(self) -> str:
         """Return the schema as JSON, from which `from_json` makes an equal one."""
-        columns: list[dict[str, Any]] = []
-        for c in self.columns:
-            columns.append({"name": c.name, "dtype": c.dtype_name, "shape": list(c.shape)})
-            if c.mean_length is not None:
-                columns[-1]["mean_length"] = c.mean_length
-            if c.mutable:
-                columns[-1]["mutable"] = True
+        columns = [{"name": c.name, "dtype": c.dtype_name, "shape": list(c.shape), **c.options} for c in self.columns]
         return json.dumps({"columns": columns})
 
     @classmethod
@@ -244,6 +261,24 @@ class Schema:
         from .arrow import schema_to_arrow
 
         return schema_to_arrow(self)
+
+
+def _with_validity(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Put a validity column right before each column that needs one: the one given, or a new one.
+
+    Before, so that whoever copies a row's columns in their order has its validity first: a number that is written after
+    it was null is written before its validity is, see `Table.update`.
+    """
+    given = {of: column for column in columns if (of := column.values_name) is not None}
+    whole: list[Column] = []
+    for column in columns:
+        if column.nullable:
+            whole.append(given.pop(column.name) if column.name in given else column.validity)
+        if column.values_name is None:
+            whole.append(column)
+    for orphan in given.values():
+        raise SchemaError(f"column {orphan.name!r} belongs to a nullable column, which there is none of. Leave it out")
+    return tuple(whole)
 
 
 def _flat_below(name: str, value: Mapping[str, Any]) -> dict[str, object]:

@@ -222,7 +222,7 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   if (remover > kRemoveLeast) fail(ErrorCode::config, "unknown remover %u", remover);
   s.remover = static_cast<RemoverKind>(remover);
   s.remover_view = remover_view;
-  if (ragged > 0 && (s.links || remover != kRemoveOldest)) fail(ErrorCode::config, "table '%s' has columns whose rows vary in length: they go by blocks, and not with episodes", name.c_str());
+  if (ragged > 0 && remover != kRemoveOldest) fail(ErrorCode::config, "table '%s' has columns whose rows vary in length: they go by blocks", name.c_str());
   if (n_frames < n_blocks && (ragged > 0 || remover != kRemoveOldest)) fail(ErrorCode::config, "table '%s' goes by blocks of one size where some of them lie on disk", name.c_str());
   if (remover != kRemoveOldest && (rows_per_block != 1 || s.links)) fail(ErrorCode::config, "table '%s' removes rows one by one: its blocks have one row, without episodes", name.c_str());
   if (remover == kRemoveLeast && (remover_view >= views.size() || !views[remover_view].prioritized)) fail(ErrorCode::config, "table '%s' removes by priorities that it does not keep", name.c_str());
@@ -630,6 +630,7 @@ PyType_Slot staging_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(staging
 
 #include "queue_bindings.hpp"
 #include "checkpoint_bindings.hpp"
+#include "category_bindings.hpp"
 #include "disk_bindings.hpp"
 
 namespace conduit {
@@ -663,8 +664,15 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   }, "priorities"_a, "n"_a);
   // Whether each of a list is a contiguous array (length, *shape) of this dtype.str, without its byte order.
   m.def("rows_fit", [](nb::list rows, const std::string& dtype, const std::vector<std::int64_t>& shape) {
-    return RowReader::fits(rows, RowColumn::make({{"", dtype, shape}}).front());
+    return RowReader::fits(rows, RowColumn::make({{"", dtype, shape}}, nb::dict()).front());
   }, "rows"_a, "dtype"_a, "shape"_a);
+  // A buffer of a batch's own with a copy of `data`.
+  m.def("staging", [](nb::object data) {
+    const Bytes held(data, "data");
+    auto staging = std::make_shared<Staging>(staging_class(held.size()));
+    if (held.size() > 0) memcpy(staging->data(), held.as<void>(), held.size());
+    return staging;
+  }, "data"_a);
   m.def("staging_kept_bytes", [] { return staging_pool()->kept(); });
 
   // What may change while a table lives; `table.reconfigure` takes a changed one back.
@@ -718,6 +726,15 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         for (const std::uint32_t c : columns) {
           if (c >= s.columns.size() || s.columns[c].element_bytes > 0 || !std::has_single_bit(s.columns[c].row_bytes) || s.columns[c].row_bytes > kMaxScalar) fail(ErrorCode::config, "column %u cannot be rewritten", c);
           s.columns[c].changes = 1;
+        }
+      }, "columns"_a)
+      // (column, most values, most bytes of them, values that it begins with)
+      .def("categorical", [](TableSpec& s, const std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::vector<nb::bytes>>>& columns) {
+        for (const auto& [column, max_values, max_bytes, values] : columns) {
+          if (column >= s.columns.size() || s.columns[column].element_bytes > 0) fail(ErrorCode::config, "column %u has no categories", column);
+          std::vector<std::string> texts;
+          for (const nb::bytes& value : values) texts.emplace_back(value.c_str(), value.size());
+          s.categories.push_back({column, max_values, max_bytes, std::move(texts)});
         }
       }, "columns"_a)
       .def("as_queue", [](TableSpec& s, std::uint32_t groups, double lease_timeout, std::optional<std::int64_t> max_staleness, std::uint32_t version_column) {
@@ -787,6 +804,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   bind_queue_table(table_class);
   bind_queues(m);
   bind_saved_table(table_class);
+  bind_categories(table_class);
   bind_disk(table_class);
   bind_checkpoints(m);
   table_class
@@ -888,9 +906,9 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       }, "block"_a);
 
   nb::class_<PyWriter>(m, "Writer")
-      .def("__init__", [](PyWriter* self, const PyTable& table, std::uint32_t chains, const std::vector<std::tuple<std::string, std::string, std::vector<std::int64_t>>>& columns, int terminated, int truncated) {
-             new (self) PyWriter(table, chains, RowColumn::make(columns), terminated, truncated);
-           }, "table"_a, "chains"_a, "columns"_a, "terminated"_a, "truncated"_a)
+      .def("__init__", [](PyWriter* self, const PyTable& table, std::uint32_t chains, const std::vector<RowColumn::Given>& columns, nb::dict numbers, int terminated, int truncated) {
+             new (self) PyWriter(table, chains, RowColumn::make(columns, numbers), terminated, truncated);
+           }, "table"_a, "chains"_a, "columns"_a, "numbers"_a, "terminated"_a, "truncated"_a)
       .def("append_row", &PyWriter::append_row, "row"_a, "priority"_a.none(), "timeout"_a.none())
       .def("append_rows", &PyWriter::append_rows, "n"_a, "columns"_a, "flags"_a.none(), "priorities"_a.none(), "chains"_a.none(), "timeout"_a.none(), "whole"_a)
       .def_rw("ended", &PyWriter::ended)

@@ -261,21 +261,19 @@ void bind_checkpoints(nb::module_& m) {
         nb::gil_scoped_release release;
         c.gather(i, column, from, to, room.at());
       }, "table"_a, "column"_a, "from_"_a, "to"_a, "out"_a)
-      // (where a block's bytes are, what keeps them there)
+      // (where a block's bytes are, what keeps them there). Where blocks move between memory and disk they are copied: a pin would keep
+      // the block from writers for as long as the caller holds it, even when they have broken the hold.
       .def("block", [](const Cut& c, std::uint32_t i, std::uint32_t block) {
         TableCore& core = c.core(i);
         if (block >= core.shared().n_blocks) fail(ErrorCode::config, "block %u of %u", block, core.shared().n_blocks);
         if (!core.tiered()) return nb::make_tuple(reinterpret_cast<std::uint64_t>(core.block_data(block)), nb::none());
         std::shared_ptr<Staging> copied;
-        std::uint32_t entry;
         {
           nb::gil_scoped_release release;
-          entry = core.keep_in_place(block);
-          if (core.on_disk(block)) copied = core.copy_from_disk(block);
+          const Pin pin(core.process_handle(), core.disk(), core.keep_in_place(block));
+          copied = core.copy_block(block);
         }
-        auto pin = std::make_shared<Pin>(core.process_handle(), core.disk(), entry);
-        if (copied) return nb::make_tuple(reinterpret_cast<std::uint64_t>(copied->data()), copied);
-        return nb::make_tuple(reinterpret_cast<std::uint64_t>(core.block_data(block)), pin);
+        return nb::make_tuple(reinterpret_cast<std::uint64_t>(copied->data()), copied);
       }, "table"_a, "block"_a)
       // How long the locks of all tables were held.
       .def_prop_ro("locked_ns", &Cut::locked_ns)

@@ -123,6 +123,7 @@ bool Delivery::copy(const std::vector<std::uint64_t>& offsets, Target* target) c
         if (!epoch->progress()) return false;
       }
     }
+    if (column.changes != 0) std::atomic_thread_fence(std::memory_order_acquire);  // as in Sampler::gather
   }
   auto* keys = reinterpret_cast<std::uint64_t*>(out + offsets[t.shared().n_columns]);
   for (std::size_t i = 0; i < slots_.size(); ++i) keys[i] = t.key_of(slots_[i]);

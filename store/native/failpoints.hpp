@@ -23,7 +23,7 @@ namespace conduit {
   X(limiter_taken) X(limiter_delivered) X(limiter_returned) X(insert_locked) X(insert_published) X(wait_limiter)  \
   X(use_counted) X(use_ended) X(use_counts)                                                                       \
   X(announce_begin) X(announce_cleared) X(announce_signalled)                                                     \
-  X(update_locked) X(update_done) X(rewritten)                                                                    \
+  X(update_locked) X(update_done) X(rewritten) X(category_written) X(category_added)                                                                    \
   X(reader_entered) X(draw_locked) X(draw_done) X(gather_begin) X(gather_measure) X(gather_column) X(gather_end) X(reader_left)     \
   X(pin_locked) X(pin_written) X(pin_released) X(clear_begin) X(clear_end) X(recover_begin) X(recover_end)        \
   X(wait_rows) X(wait_space) X(cut_locked) X(cut_held) X(cut_copying) X(cut_released)                                            \

@@ -161,6 +161,8 @@ bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* o
       default: gather_window(output, n, to); break;
     }
     if (!held) return false;
+    // What says whether a number is there is copied before the number, and rewritten after it.
+    if (of_columns(output.source) && t.columns()[output.column].changes != 0) std::atomic_thread_fence(std::memory_order_acquire);
   }
   FAILPOINT(gather_end);
   return true;

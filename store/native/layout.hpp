@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 13;
+inline constexpr std::uint32_t kLayoutVersion = 14;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -157,6 +157,7 @@ struct Column {
   std::uint64_t mean_bytes = 0;  // of a row's elements, as the table was planned for
   std::uint64_t ragged = 0;      // number among the columns whose rows vary in length
   std::uint64_t changes = 0;     // 1: numbers of up to 8 bytes that are rewritten while others read them, see scalars.hpp
+  std::uint64_t categories = 0;  // where in the control segment the values are that its numbers stand for, see categories.hpp; 0: none
 };
 
 // Which limiter a table has. See limiter.hpp.
@@ -367,6 +368,7 @@ struct alignas(64) Table {
   std::uint64_t spans_offset;     // uint32[n_blocks]: blocks of the run that begins here; 0 where no column's rows vary in length
   std::uint64_t starts_offset;    // uint64[n_blocks][n_ragged]: where in the block each part of its values begins
   std::uint64_t values_offset;    // where in a block its values begin
+  std::uint64_t categories_offset;  // of each column of categories, one after the other, see Column::categories
   std::uint64_t blocks_offset;    // Block[n_blocks]
   std::uint64_t flags_offset;     // uint8[slots]
   std::uint64_t prev_offset;      // uint32[slots], 0 when the table keeps no links
@@ -515,7 +517,7 @@ struct alignas(64) SpanRing {
 inline std::uint64_t fingerprint() {
   std::uint64_t h = 1469598103934665603ull;
   for (std::uint64_t v : {std::uint64_t{kLayoutVersion}, std::uint64_t{sizeof(Header)}, std::uint64_t{sizeof(ProcessSlot)},
-                          std::uint64_t{sizeof(Table)}, std::uint64_t{sizeof(View)}, std::uint64_t{sizeof(Block)}, std::uint64_t{sizeof(pthread_mutex_t)},
+                          std::uint64_t{sizeof(Table)}, std::uint64_t{sizeof(View)}, std::uint64_t{sizeof(Column)}, std::uint64_t{sizeof(Block)}, std::uint64_t{sizeof(pthread_mutex_t)},
                           std::uint64_t{sizeof(Settings)}, std::uint64_t{sizeof(Tally)},
                           std::uint64_t{offsetof(Table, index)}, std::uint64_t{offsetof(Table, journal)},
                           std::uint64_t{offsetof(Table, counters)}, std::uint64_t{kJournalEntries},

@@ -21,6 +21,8 @@ UpdateCount TableCore::rewrite(const std::uint64_t* keys, std::uint64_t n, const
     if (tiered()) note_rewritten(b);
     for (std::size_t k = 0; k < columns.size(); ++k) {
       const Column& column = columns_[columns[k]];
+      // In the order given: whoever sees a later column's number (and then fences) finds the ones before it. See gather.cpp.
+      if (k > 0) std::atomic_thread_fence(std::memory_order_release);
       std::byte* at = block_data(b) + column.block_offset + (slot - b * t_.rows_per_block) * column.row_bytes;
       const auto store = [&] { store_scalar(at, values[k] + i * column.row_bytes, column.row_bytes); };
       reach_disk(store);

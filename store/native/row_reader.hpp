@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -17,16 +18,18 @@
 namespace conduit {
 
 // A column as NumPy names it: kind ('f', 'i', 'u', 'b') and item size, and the shape of one row, whose first dimension is -1
-// where rows vary in length. Of such also 's': str, stored as UTF-8.
+// where rows vary in length. Of such also 's': str, stored as UTF-8. 'c': str, stored as its number, an int32. 'v': whether the
+// next column has a value; it is not among the values given, where None then means that it has none.
 struct RowColumn {
   nanobind::object name;
   char kind = 0;
   std::size_t item = 0;
   std::vector<std::int64_t> shape;
   std::size_t bytes = 0;
+  nanobind::dict numbers;  // 'c': number by value, of those values that are known here
 
   using Given = std::tuple<std::string, std::string, std::vector<std::int64_t>>;  // name, dtype.str without byte order, shape
-  static std::vector<RowColumn> make(const std::vector<Given>& given) {
+  static std::vector<RowColumn> make(const std::vector<Given>& given, nanobind::dict numbers) {
     std::vector<RowColumn> columns;
     for (const auto& [name, dtype, shape] : given) {
       RowColumn c;
@@ -35,6 +38,7 @@ struct RowColumn {
       c.item = static_cast<std::size_t>(std::stoul(dtype.substr(1)));
       c.shape = shape;
       c.bytes = c.item;
+      if (c.kind == 'c') c.numbers = nanobind::cast<nanobind::dict>(numbers[c.name]);
       for (const std::int64_t d : shape) c.bytes *= d < 0 ? 1 : static_cast<std::size_t>(d);
       columns.push_back(std::move(c));
     }
@@ -45,7 +49,9 @@ struct RowColumn {
 class RowReader {
  public:
   RowReader(std::vector<RowColumn> columns, int terminated, int truncated)
-      : columns_(std::move(columns)), terminated_(terminated), truncated_(truncated), scalars_(columns_.size()), at_(columns_.size()), cells_(columns_.size()), cells_at_(columns_.size()) {}
+      : columns_(std::move(columns)), terminated_(terminated), truncated_(truncated), scalars_(columns_.size()), at_(columns_.size()), cells_(columns_.size()), cells_at_(columns_.size()),
+        given_(static_cast<std::size_t>(std::count_if(columns_.begin(), columns_.end(), [](const RowColumn& c) { return c.kind != 'v'; }))),
+        masked_(nanobind::module_::import_("numpy.ma").attr("MaskedArray")) {}
 
   // The values of one row, valid while this lives (buffers stay exported).
   class Held {
@@ -58,11 +64,22 @@ class RowReader {
     Held& operator=(const Held&) = delete;
 
     bool read(nanobind::dict row) {
-      if (static_cast<std::size_t>(PyDict_GET_SIZE(row.ptr())) != reader_.columns_.size()) return false;
+      if (static_cast<std::size_t>(PyDict_GET_SIZE(row.ptr())) != reader_.given_) return false;
       if (reader_.views_.size() < reader_.columns_.size()) reader_.views_.resize(reader_.columns_.size());
       for (std::size_t i = 0; i < reader_.columns_.size(); ++i) {
+        const char kind = reader_.columns_[i].kind;
+        if (kind == 'v') continue;  // told with the next one
         PyObject* value = PyDict_GetItem(row.ptr(), reader_.columns_[i].name.ptr());  // borrowed
-        if (value == nullptr || !(reader_.columns_[i].kind == 's' ? text(i, value) : scalar(i, value) || array(i, value))) return false;
+        if (value == nullptr) return false;
+        if (i > 0 && reader_.columns_[i - 1].kind == 'v') {
+          put(i - 1, static_cast<std::uint8_t>(value != Py_None));
+          if (value == Py_None) {
+            reader_.at_[i] = nullptr;  // zeros, or no elements
+            reader_.cells_at_[i] = nullptr;
+            continue;
+          }
+        }
+        if (!(kind == 's' ? text(i, value) : kind == 'c' ? category(i, value) : scalar(i, value) || array(i, value))) return false;
       }
       return true;
     }
@@ -128,7 +145,7 @@ class RowReader {
     bool array(std::size_t i, PyObject* value) {
       const RowColumn& c = reader_.columns_[i];
       Py_buffer& view = reader_.views_[used_];
-      if (!PyObject_CheckBuffer(value)) return false;
+      if (!PyObject_CheckBuffer(value) || PyObject_TypeCheck(value, reader_.masked())) return false;
       if (PyObject_GetBuffer(value, &view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
         PyErr_Clear();
         return false;
@@ -142,6 +159,11 @@ class RowReader {
       if (varies) return put_cell(i, view.buf, static_cast<std::uint64_t>(view.shape[0]));
       reader_.at_[i] = static_cast<const std::byte*>(view.buf);
       return true;
+    }
+
+    bool category(std::size_t i, PyObject* value) {
+      PyObject* number = PyUnicode_CheckExact(value) ? PyDict_GetItem(reader_.columns_[i].numbers.ptr(), value) : nullptr;  // borrowed
+      return number != nullptr && put(i, static_cast<std::int32_t>(PyLong_AsLong(number)));
     }
 
     bool text(std::size_t i, PyObject* value) {
@@ -200,6 +222,9 @@ class RowReader {
   std::vector<Cell> cells_;
   std::vector<const Cell*> cells_at_;
   std::vector<Py_buffer> views_;
+  std::size_t given_;        // values of a row
+  nanobind::object masked_;  // the type of arrays whose buffer does not say all
+  PyTypeObject* masked() const { return reinterpret_cast<PyTypeObject*>(masked_.ptr()); }
 };
 
 }  // namespace conduit

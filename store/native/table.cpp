@@ -40,6 +40,9 @@ void lay_out_heap(const TableSpec& spec, std::uint32_t max_processes, std::uint6
   t.spans_offset = t.n_ragged > 0 ? take(spec.n_blocks * sizeof(std::uint32_t)) : 0;
   t.starts_offset = t.n_ragged > 0 ? take(std::uint64_t{spec.n_blocks} * t.n_ragged * sizeof(std::uint64_t)) : 0;
   t.values_offset = spec.values_offset;
+  std::uint64_t category_bytes = 0;
+  for (const CategorySpec& of : spec.categories) category_bytes += Categories::bytes(of.max_values, of.max_bytes);
+  t.categories_offset = category_bytes > 0 ? take(category_bytes) : 0;
   t.flags_offset = take(slots);
   t.prev_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
   t.next_offset = spec.links ? take(slots * sizeof(std::uint32_t)) : 0;
@@ -123,6 +126,14 @@ void fill(const TableSpec& spec, const Segments& segments, Table& t) {
   snprintf(t.name, sizeof t.name, "%s", spec.name.c_str());
   memcpy(segments.control_at<char>(t.spec_offset), spec.spec.data(), spec.spec.size());
   std::copy(spec.columns.begin(), spec.columns.end(), segments.control_at<Column>(t.columns_offset));
+  std::uint64_t at = t.categories_offset;
+  for (const CategorySpec& of : spec.categories) {
+    segments.control_at<Column>(t.columns_offset)[of.column].categories = at;
+    const Categories categories(segments.control_at<std::byte>(at));
+    categories.create(of.max_values, of.max_bytes);
+    categories.add(0, of.values);
+    at += Categories::bytes(of.max_values, of.max_bytes);
+  }
   t.block_bytes = spec.block_bytes;
   t.max_size = spec.max_size;
   t.n_blocks = spec.n_blocks;

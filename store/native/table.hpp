@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "block_lists.hpp"
+#include "categories.hpp"
 #include "disk_file.hpp"
 #include "draws.hpp"
 #include "layout.hpp"
@@ -50,9 +51,17 @@ struct ViewSpec {
   Schedule beta_schedule;
 };
 
+// A column of categories: how many values it may have, of how many bytes together, and those it begins with.
+struct CategorySpec {
+  std::uint32_t column;
+  std::uint64_t max_values, max_bytes;
+  std::vector<std::string> values;
+};
+
 struct TableSpec {
   std::string name, spec;
   std::vector<Column> columns;
+  std::vector<CategorySpec> categories;
   std::uint64_t max_size = 0, block_bytes = 0, values_offset = 0, seed = 0;
   std::uint32_t n_blocks = 0, rows_per_block = 0;
   std::uint32_t n_frames = 0;  // blocks that host memory has room for; fewer than n_blocks: the others go to disk
@@ -154,7 +163,8 @@ class TableCore {
     else if (!disk_->guarded(f)) fail_disk();
   }
   [[noreturn]] void fail_disk() const;
-  std::shared_ptr<Staging> copy_from_disk(std::uint32_t block) const;
+  // A copy of a block that somebody keeps in place, wherever it lies.
+  std::shared_ptr<Staging> copy_block(std::uint32_t block) const;
   // Of a table that is being restored: gives the blocks places, the newest ones in memory; where in which file bytes of its rows
   // go, `to` as if all blocks lay side by side; has what went to disk written there.
   void lay_out(const std::vector<SavedBlock>& blocks);
@@ -239,6 +249,8 @@ class TableCore {
   // Blocks are single rows that leave in any order, see remove.cpp.
   bool slots() const { return t_.remover != kRemoveOldest; }
   Block& block(std::uint32_t b) const { return blocks_[b]; }
+  // Of a column that has some.
+  Categories categories(std::uint32_t column) const { return Categories(process_->segments().control_at<std::byte>(columns_[column].categories)); }
   const RaggedBlocks& ragged() const { return ragged_; }
   Tally& tally(std::uint32_t process) const { return tallies_[process]; }
   std::uint8_t flag(std::uint32_t slot) const { return std::atomic_ref(flags_[slot]).load(std::memory_order_relaxed); }

@@ -157,9 +157,11 @@ void TableCore::fail_disk() const {
   fail(ErrorCode::disk, "rows of table '%s' cannot be reached on disk, file %s. What is in memory stays", t_.name, disk_->path().c_str());
 }
 
-std::shared_ptr<Staging> TableCore::copy_from_disk(std::uint32_t block) const {
+std::shared_ptr<Staging> TableCore::copy_block(std::uint32_t block) const {
   Target target;
-  if (disk_->read(block, target.room(t_.block_bytes)) != 0) fail_disk();
+  std::byte* to = target.room(t_.block_bytes);
+  if (!on_disk(block)) memcpy(to, block_data(block), t_.block_bytes);
+  else if (disk_->read(block, to) != 0) fail_disk();
   return target.staging;
 }
 

@@ -165,7 +165,7 @@ std::uint32_t Writer::append(const Rows& rows) {
   check();
   const std::uint64_t began = now_ns();
   if (fresh_) take_over();
-  const bool together = rows.whole && !table_->slots() && expected_.empty() && rows.n <= 2 * table_->shared().rows_per_block;
+  const bool together = rows.whole && !table_->slots() && rows.n <= 2 * table_->shared().rows_per_block;
   stopped_ = Stopped::no;
   const std::uint32_t done = table_->queue() != nullptr ? append_queued(rows) : together ? append_together(rows) : append_in_turn(rows);
   const std::uint64_t ended = now_ns();
@@ -245,21 +245,24 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
 // All rows, or 0 when there is no room now. Blocks are sealed by others at any time: then all the rows are written anew.
 std::uint32_t Writer::append_together(const Rows& rows) {
   const std::uint32_t capacity = table_->shared().rows_per_block;
-  while (reserve(rows.n)) {
+  const bool varying = !expected_.empty();
+  while (varying ? place_varying(rows) : reserve(rows.n)) {
     remember_tails(rows);
     Placed pieces[kPublications];
     Put puts[kPublications];
     std::uint32_t used = 0, done = 0;
-    const auto place = [&](std::uint32_t block, std::uint32_t row) {
-      if (done == rows.n) return;
-      const Placed piece{block, row, std::min(rows.n - done, capacity - row)};
+    const auto put = [&](const Placed& piece) {
       write_rows(rows, done, piece);
       puts[used] = {first_key(piece), piece.n};
       pieces[used++] = piece;
       done += piece.n;
     };
-    if (block_ != kNoRow) place(block_, count_);
-    for (const std::uint32_t block : spare_) place(block, 0);
+    const auto place = [&](std::uint32_t block, std::uint32_t row) {
+      if (done < rows.n) put({block, row, std::min(rows.n - done, capacity - row)});
+    };
+    for (std::size_t i = 0; varying && i < placed_.size(); ++i) put(placed_[i]);
+    if (!varying && block_ != kNoRow) place(block_, count_);
+    for (std::size_t i = 0; !varying && i < spare_.size(); ++i) place(spare_[i], 0);
     FAILPOINT(append_before_publish);
     bool sealed = false;
     std::uint32_t in;
@@ -285,6 +288,7 @@ std::uint32_t Writer::append_together(const Rows& rows) {
     }
     return rows.n;
   }
+  if (varying && stopped_ == Stopped::no) return append_in_turn(rows);  // more blocks than are published together
   stopped_ = Stopped::space;
   return 0;
 }
@@ -382,12 +386,14 @@ void Writer::write_rows(const Rows& rows, std::uint32_t from, const Placed& piec
   // Index entries are relaxed atomics only because a folder may scan the line they share with published rows.
   for (std::uint32_t i = 0; i < n; ++i) {
     const std::uint32_t slot = base + i;
-    std::uint8_t flags = rows.flags != nullptr ? rows.flags[from + i] & (kEnd | kFinal) : std::uint8_t{0};
+    const std::uint8_t given = rows.flags != nullptr ? rows.flags[from + i] : std::uint8_t{0};
+    std::uint8_t flags = given & (kEnd | kFinal | kAmid);
     if (t.uses_ != nullptr) std::atomic_ref(t.uses_[slot]).store(0, std::memory_order_relaxed);
     if (links) {
       std::atomic_ref(t.next_[slot]).store(kNoRow, std::memory_order_relaxed);
       flags = advance_chain(rows.chains != nullptr ? static_cast<std::uint32_t>(rows.chains[from + i]) : 0, slot, flags);
     }
+    flags &= kWritten;
     std::atomic_ref(t.flags_[slot]).store(flags, std::memory_order_relaxed);
   }
   for (std::uint32_t v = 0; v < t.n_views(); ++v) {
@@ -414,10 +420,10 @@ std::uint8_t Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std:
   std::atomic_ref(t.prev_[slot]).store(previous, std::memory_order_relaxed);
   tails_[chain] = (flags & kFinal) != 0 ? kNoKey : t.key_of(slot);
   if (!numbers_.empty()) {
-    if (tail == kNoKey) numbers_[chain] = 0;
+    if (tail == kNoKey) numbers_[chain] = (flags & kAmid) != 0 ? 1 : 0;  // how many came before is not known, but that some did
     std::atomic_ref(t.steps_[slot]).store(numbers_[chain]++, std::memory_order_relaxed);
   }
-  return tail == kNoKey ? flags | kFirst : flags;
+  return tail == kNoKey && (flags & kAmid) == 0 ? flags | kFirst : flags;
 }
 
 void Writer::wait_space(std::uint64_t timeout_ns) {

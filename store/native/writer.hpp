@@ -11,12 +11,16 @@
 
 namespace conduit {
 
+// Of a row that is given, and stored nowhere: it is not its episode's first, though the chain has none before it. What came before is not
+// known here: windows that need it do not fit, as where it was evicted.
+inline constexpr std::uint8_t kAmid = 16;
+
 // Rows as they come in. Column pointers are to `n` contiguous rows; a null pointer leaves zeros.
 struct Rows {
   std::uint32_t n = 0;
   const std::byte* const* columns = nullptr;
   Cells cells = nullptr;                      // of columns whose rows vary in length; null where the table has none
-  const std::uint8_t* flags = nullptr;        // kTerminated | kTruncated | kFinal; null = none
+  const std::uint8_t* flags = nullptr;        // kTerminated | kTruncated | kFinal | kAmid; null = none
   const float* priorities = nullptr;          // null = the default of each row
   const std::int32_t* chains = nullptr;       // which of the writer's chains (environments) each row continues; null = 0
   bool whole = false;                         // all rows or none, where they fit in two blocks
@@ -79,6 +83,7 @@ class Writer {
   void divide(std::uint32_t block, const Rows& rows, std::uint32_t from);
   void learn();
   bool reserve(std::uint32_t n);
+  bool place_varying(const Rows& rows);
   std::uint32_t append_in_turn(const Rows& rows);
   std::uint32_t append_together(const Rows& rows);
   std::uint32_t append_queued(const Rows& rows);

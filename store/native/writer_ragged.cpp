@@ -44,6 +44,35 @@ void Writer::learn() {
   }
 }
 
+// Places for rows that go in together: in the open block, and in new ones, which are kept in `spare_`. False: there is no space, as
+// `stopped_` then says, or they take more blocks than are published together.
+bool Writer::place_varying(const Rows& rows) {
+  const RaggedBlocks& ragged = table_->ragged();
+  placed_.clear();
+  give_back_spares();  // of an attempt that came to nothing: how large a block must be depends on the rows
+  if (block_ != kNoRow && (fitting(rows, 0, 1) == 0 || (table_->block(block_).pub.load(std::memory_order_acquire) & kSealed) != 0)) {
+    FAILPOINT(append_sealed);
+    release_block(0);
+  }
+  std::uint32_t block = block_, row = count_;
+  for (std::uint32_t done = 0; done < rows.n;) {
+    const std::uint32_t part = block == kNoRow ? 0 : ragged.fitting(block, row, rows.cells, done, rows.n - done);
+    if (part > 0) placed_.push_back({block, row, part});
+    done += part;
+    if (done == rows.n) break;
+    block = placed_.size() == kPublications ? kNoRow : open_block(static_cast<std::uint32_t>(ragged.blocks_for(rows.cells, done)));
+    if (block == kNoRow) {
+      if (placed_.size() < kPublications) stopped_ = Stopped::space;
+      give_back_spares();
+      return false;
+    }
+    spare_.push_back(block);
+    row = 0;
+    divide(block, rows, done);
+  }
+  return true;
+}
+
 // Places for all rows of an append to a queue, in the open block and in new ones, which are kept in `spare_`.
 Admission Writer::place_ragged(const Rows& rows, const std::int64_t* versions) {
   const RaggedBlocks& ragged = table_->ragged();

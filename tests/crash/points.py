@@ -71,6 +71,7 @@ for _point in (
 # And the one that alone writes and reads rows that vary in length, some of them longer than a block.
 for _point in (
     *("append_values_written", "open_annexed", "reclaim_annexed", "gather_measure"),
+    *("category_written", "category_added"),
     *("append_row_written", "append_before_publish", "append_published", "append_sealed", "append_released"),
     *("lock_taken", "open_locked", "open_before_state", "open_after_state", "open_ordered"),
     *("fold_begin", "fold_row_ready", "fold_block_leaves", "fold_block_counted", "fold_end"),

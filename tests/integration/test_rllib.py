@@ -67,5 +67,5 @@ def test_rllib_with_processes(name: str) -> None:
 
 def test_every_scenario_is_run() -> None:
     assert set(SLOW) < {*BEHAVIOUR, *EXACT, *FLOWS}
-    assert len(EXACT) == 22
+    assert len(EXACT) == 24
     assert len(FLOWS) == 2

@@ -1,8 +1,8 @@
 """What the hottest calls cost in instructions: a regression that no noise can hide or feign.
 
 Counted by valgrind, with the interpreter's share. The numbers are of one compiler, Python and NumPy: others differ by a
-few per cent, hence the allowance. `python -m pytest tests/performance -s` prints the counts; after a change that is meant
-to cost more, or to keep a gain, write them here.
+few per cent, hence the allowance. `python -m pytest tests/performance -s` prints the counts; after a change that is
+meant to cost more, or to keep a gain, write them here.
 """
 
 from __future__ import annotations

@@ -323,7 +323,9 @@ def forged(folder: Path, change: Any) -> None:
 
 
 FORGERIES: dict[str, Any] = {
-    "format": lambda m: m.update(format=99),
+    "format": lambda m: m.update(format="2"),
+    "no format": lambda m: m.update(format=0),
+    "a format without what it has": lambda m: m.pop("build"),
     "another number": lambda m: m.update(number=7),
     "name of a file": lambda m: m["tables"][0]["blocks"].update(file="../../etc/passwd"),
     "no table name": lambda m: m["tables"][0]["spec"].pop("name"),

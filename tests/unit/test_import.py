@@ -18,11 +18,9 @@ HEAVY = (
 )  # fmt: skip
 PUBLIC = {
     "Batch", "BlockView", "Column", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics", "UpdateResult",
-    "DeviceBatch", "Loader", "LoaderMetrics", "VectorWriter", "Writer", "agents", "limiters", "removers", "samplers",
-    "schedules", "windows",
-    "ConsumerMetrics", "Queue", "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "ReaderMetrics",
-    "WriterMetrics", "balance",
-    *errors.__all__,
+    "DeviceBatch", "Disk", "DiskMetrics", "Loader", "LoaderMetrics", "VectorWriter", "Writer", "agents", "limiters",
+    "removers", "samplers", "schedules", "windows", "ConsumerMetrics", "Queue", "QueueBatch", "QueueLoader",
+    "QueueMetrics", "QueueWriter", "Ragged", "ReaderMetrics", "WriterMetrics", "balance",
 }  # fmt: skip
 SETTINGS = {"limiters": {"Limiter", "MinSize", "QueueCapacity", "SampleToInsertRatio"},
             "removers": {"Fifo", "Lifo", "LowestPriority", "Remover"},

@@ -283,8 +283,9 @@ def test_tables_that_cannot_be() -> None:
     with fresh_store() as store:
         with pytest.raises(ConfigError, match="mean_length"):
             store.create_table("t", Schema((Column("tokens", "int32", (None,)),)), 10)
-        with pytest.raises(ConfigError, match=r"column obs.*windows\.Row"):
-            store.create_table("t", steps, 10)
+        for window in (windows.Sequence(2), windows.Episode(5), windows.FrameStack(2)):
+            with pytest.raises(ConfigError, match=r"column obs.*use Transition, NStep, or Row"):
+                store.create_table("t", steps, 10, window=window)
         with pytest.raises(ConfigError, match=r"removers\.Fifo"):
             store.create_table("t", TOKENS, 10, remover=removers.Lifo())
         store.create_table("t", steps, 10, window=windows.Row())
@@ -345,3 +346,18 @@ def test_schemas_of_arrow_lists() -> None:
     assert Schema.from_arrow(of.to_arrow()) == of
     with pytest.raises(UnknownColumn, match="'x'"):
         Schema.from_arrow(pa.schema(kinds), mean_lengths={"x": 5})
+
+
+def test_object_arrays_of_rows_and_strings_of_fixed_width() -> None:
+    of = Schema((Column("tokens", "int32", (None,), mean_length=2), Column("raw", "binary", mean_length=3)))
+    rows = np.empty(3, object)
+    rows[:] = [np.arange(2, dtype=np.int32), [5], np.zeros(0, np.int32)]
+    raw = np.array([b"a\0", b"", b"bc"], object)
+    with fresh_store() as store:
+        table = store.create_table("t", of, 10, sampler=samplers.Fifo())
+        table.extend({"tokens": rows, "raw": raw})
+        batch = table.sample(3)
+        assert [row.tolist() for row in batch["tokens"]] == [[0, 1], [5], []]
+        assert list(batch["raw"]) == raw.tolist()
+        with pytest.raises(DtypeMismatch, match="cannot tell the zero bytes that end a value from padding"):
+            table.extend({"tokens": rows, "raw": np.array([b"a\0", b"", b"bc"])})

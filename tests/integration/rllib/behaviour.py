@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -28,10 +29,10 @@ import conduit.gc
 import conduit.rllib
 from conduit.rllib.ingest import Address
 from conduit.rllib.replay import Delivering, Replay
-from conduit.rllib.saved import saved_rows
 from conduit.samplers import Uniform
+from conduit.table import Table
 from conduit_transport import names
-from tests.integration.rllib.exact import dqn
+from tests.integration.rllib.exact import SEVERAL, agents, dqn
 
 
 def short(config: Any, steps: int = 100, **replay: Any) -> Any:
@@ -78,6 +79,31 @@ def trains() -> None:
     algo.stop()
 
 
+def several_agents_train() -> None:
+    """Each module's steps are in a table of its own; the algorithm's checkpoint holds them all."""
+    config = short(agents(dqn(n_step=2, store_buffer_in_checkpoints=True, replay_buffer_config=SEVERAL)))
+    algo = conduit.rllib.attach(config, host_memory="256MiB").build_algo()
+    for _ in range(3):
+        algo.train()
+    result: Any = algo.train()
+    replay = algo.local_replay_buffer
+    assert sorted(replay.modules) == ["one", "two"]
+    assert sorted(replay.store.tables()) == ["replay-one", "replay-two"]
+    assert len(replay) == sum(len(own) for own in replay.modules.values()) > 400
+    assert result["replay_buffer"]["num_env_steps_added_lifetime"] == result["num_env_steps_sampled_lifetime"] >= 400
+    for name, own in replay.modules.items():
+        own.table.verify()
+        assert own.table.info().updated == result["replay_buffer"][name]["num_env_steps_sampled_lifetime"] >= 32 * 40
+    stored = {name: len(own) for name, own in replay.modules.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = algo.save_to_path(Path(folder) / "a")
+        algo.stop()
+        again = type(algo).from_checkpoint(path)
+    assert {name: len(own) for name, own in again.local_replay_buffer.modules.items()} == stored
+    again.train()
+    again.stop()
+
+
 def evicts() -> None:
     """A small replay stays small, late priorities do no harm."""
     algo = conduit.rllib.attach(short(dqn(), capacity=150)).build_algo()
@@ -92,6 +118,14 @@ def evicts() -> None:
     algo.stop()
 
 
+def rows_of(table: Table) -> str:
+    """Keys, columns, priorities and links of all rows, final observations too."""
+    keys = np.concatenate([block.keys for block in table.blocks()])
+    columns = [np.asarray(block.to_arrow()[name]) for block in table.blocks() for name in table.schema.names]
+    told = [np.frombuffer(text, np.uint8) for text in table._native.links(keys, len(keys))]
+    return hashlib.sha256(b"".join(a.tobytes() for a in (keys, table.priorities(keys), *told, *columns))).hexdigest()
+
+
 def checkpoints() -> None:
     """An algorithm comes back with its replay: rows, priorities, links, counts."""
     config = conduit.rllib.attach(short(dqn(n_step=3, store_buffer_in_checkpoints=True)))
@@ -100,18 +134,11 @@ def checkpoints() -> None:
         algo.train()
     with tempfile.TemporaryDirectory() as folder:
         path = algo.save_to_path(Path(folder) / "a")
-        kept = saved_rows(algo.local_replay_buffer.table)
+        kept = rows_of(algo.local_replay_buffer.table)
         algo.stop()
         again = type(algo).from_checkpoint(path)
     replay = again.local_replay_buffer
-    found = saved_rows(replay.table)
-    assert kept["columns"].keys() == found["columns"].keys()
-    for name, values in kept["columns"].items():
-        assert np.array_equal(values, found["columns"][name]), name
-    assert np.array_equal(kept["follows"], found["follows"])
-    assert np.array_equal(kept["flags"], found["flags"])
-    ready = ~np.isnan(kept["priorities"]) & ~np.isnan(found["priorities"])
-    assert np.array_equal(kept["priorities"][ready], found["priorities"][ready])
+    assert rows_of(replay.table) == kept
     stored = len(replay)
     assert replay.report()["num_env_steps_added_lifetime"] == stored >= 300
     replay.table.verify()
@@ -349,6 +376,7 @@ def tune_trials() -> None:
 
 SCENARIOS = {
     f.__name__: f
-    for f in (trains, evicts, checkpoints, checkpoints_without_replay, flattened_observations, nested_observations,
-              stops_within_episodes, evaluates, callbacks, refuses, remote_runners, tune_trials, crash)
+    for f in (trains, several_agents_train, evicts, checkpoints, checkpoints_without_replay, flattened_observations,
+              nested_observations, stops_within_episodes, evaluates, callbacks, refuses, remote_runners, tune_trials,
+              crash)
 }  # fmt: skip

@@ -20,14 +20,13 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 import conduit
 import conduit.rllib
 from conduit.rllib import episodes as opening
 from conduit.rllib.rollouts import EpisodeWriter, QueueAddress
 from conduit_transport import names as runtime_names
-from tests.integration.rllib.exact import STEPS, same
+from tests.integration.rllib.exact import STEPS, agents, differ, same
 
 SMALL = {"fcnet_hiddens": [16]}
 
@@ -36,14 +35,6 @@ def ppo(**training: Any) -> Any:
     settings = {"train_batch_size_per_learner": 256, "minibatch_size": 64, "num_epochs": 2, **training}
     config = PPOConfig().environment("CartPole-v1").debugging(seed=3).training(**settings)
     return config.env_runners(num_env_runners=0).rl_module(model_config=SMALL)
-
-
-def agents(config: Any) -> Any:
-    """Three agents, two modules."""
-    config.environment(MultiAgentCartPole, env_config={"num_agents": 3})
-    return config.multi_agent(
-        policies={"one", "two"}, policy_mapping_fn=lambda agent, episode, **_: "one" if agent == 0 else "two"
-    )
 
 
 def learnt(config: Any, updates: int) -> tuple[Any, Any, Any]:
@@ -81,14 +72,6 @@ def exact(make: Callable[[], Any], *, updates: int = 3, queues: int = 1) -> None
         assert count["unacknowledged"] == 0, count
 
 
-def differ(one: Any, other: Any) -> bool:
-    try:
-        same(one, other)
-    except AssertionError:
-        return True
-    return False
-
-
 def exact_learner(make: Callable[[], Any], *, updates: int = 5) -> None:
     """Given the same episodes: batches and parameters. What RLlib's learner thread does, step by step."""
     stock = make().build_algo()
@@ -124,7 +107,7 @@ def asynchronous(kind: Any, **model: Any) -> Any:
 def writing(max_size: int) -> Iterator[EpisodeWriter]:
     with conduit.Store.create(f"episodes-{os.getpid()}-{max_size}", "64MiB") as store:
         folder = str(runtime_names.runtime_dir())
-        yield QueueAddress(store.name, folder, max_size, 1, 0.2, opens_on_arrival=False).writer(store, 1)
+        yield QueueAddress(store.name, folder, max_size, 0.2, opens_on_arrival=False).writer(store, 1)
         store.queue("episodes").verify()
 
 

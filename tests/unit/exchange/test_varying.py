@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import conduit
+import conduit.offline
 from conduit import Column, ConduitError, Schema, Table
 from tests.store_support import fresh_store
 
@@ -80,9 +81,9 @@ def test_lists_of_others(tmp_path: Path) -> None:
         assert all(batch["text"][i] == columns["text"][batch["x"][i]] for i in range(100))
 
 
-@pytest.mark.parametrize("format", ["numpy", "minari", "rllib", "tensordict"])
+@pytest.mark.parametrize("format", ["minari", "rllib", "tensordict"])
 def test_formats_without_them(tmp_path: Path, format: str) -> None:
-    pytest.importorskip({"numpy": "numpy", "rllib": "ray.rllib"}.get(format, format))
+    pytest.importorskip({"rllib": "ray.rllib"}.get(format, format))
     with fresh_store("64MiB") as store:
         table = store.create_table("t", SCHEMA, 200)
         fill(table, 10)
@@ -122,3 +123,46 @@ def test_a_place_that_cannot_be_written(name: str) -> None:
         table.extend({"x": np.arange(3)})
         with pytest.raises(ConduitError):
             table.export(Path("/proc") / name)
+
+
+def test_arrays_and_back(tmp_path: Path) -> None:
+    """In a .npz file rows that vary in length are all elements, and the length of each row."""
+    with fresh_store("64MiB") as store:
+        table = store.create_table("t", SCHEMA, 200)
+        rows = fill(table, 150)
+        table.export(tmp_path / "x.npz")
+        again = store.import_table("again", tmp_path / "x.npz")
+        assert [column.dtype_name for column in again.schema] == [column.dtype_name for column in SCHEMA]
+        assert again.to_arrow().read_all().to_pylist() == table.to_arrow().read_all().to_pylist()
+        arrays = table.to_numpy()
+        lengths = arrays["tokens:lengths"]
+        found = np.split(arrays["tokens"], np.cumsum(lengths)[:-1])
+        assert [part.tolist() for part in found] == [row["tokens"].tolist() for row in rows]
+        assert arrays["prompt:characters"].sum() == len(arrays["prompt"])
+        more = store.create_table("more", again.schema, 200)
+        more.import_from(arrays)
+        assert more.to_arrow().read_all().equals(again.to_arrow().read_all())
+        arrays["tokens:lengths"] = lengths + 1
+        with pytest.raises(conduit.ExchangeError, match="elements"):
+            more.import_from(arrays)
+
+
+def test_offline_batches_have_rows_that_vary_in_length(tmp_path: Path) -> None:
+    with fresh_store("64MiB") as store:
+        table = store.create_table("t", SCHEMA, 200)
+        rows = fill(table, 150)
+        table.export(tmp_path / "x.parquet")
+    seen = 0
+    for batch in conduit.offline.open(tmp_path / "x.parquet", buffer="1MiB").loader(16):
+        for i, x in enumerate(batch["x"].tolist()):
+            row = rows[x]
+            assert np.array_equal(batch["tokens"][i], row["tokens"])
+            assert np.array_equal(batch["frames"][i], row["frames"])
+            assert (batch["prompt"][i], batch["blob"][i]) == (row["prompt"], row["blob"])
+            seen += 1
+        assert batch["frames"].values.shape[1:] == (2, 3)
+        assert {"tokens", "tokens.mask"} <= set(batch.torch(ragged="padded"))
+    assert seen == 150
+    pq.write_table(pq.read_table(tmp_path / "x.parquet").replace_schema_metadata(None), tmp_path / "y.parquet")
+    with pytest.raises(conduit.ConfigError, match="mean_length"):
+        conduit.offline.open(tmp_path / "y.parquet")
