@@ -129,10 +129,11 @@ class ReplayBuffer:
     def _check(self, table: Table) -> None:
         """A table that was there has the settings that were given."""
         for field, given in {"max_size": self._max_size, **self._settings}.items():
-            if given is not None and getattr(table.spec, field, None) != given:
+            has = getattr(table.spec, field, None)
+            if given is not None and has != given:
                 raise NameTaken(
-                    f"table {self._name!r} is there with {field}={getattr(table.spec, field, None)!r}, not {given!r}: give "
-                    "the table itself, or another name"
+                    f"table {self._name!r} is there with {field}={has!r}, not {given!r}: give the table itself, or "
+                    "another name"
                 )
 
     def _use(self, table: Table) -> None:
