@@ -51,3 +51,11 @@ def settled(table: Table) -> None:
     """Wait until nothing is left to be moved."""
     least = max(2, min(64, tier(table)["frames"] // 16))
     until(lambda: tier(table)["frames_free"] >= least)
+
+
+def move_again(table: Table) -> None:
+    """Have this process move blocks again, after `table._disk.stop()`."""
+    assert table._disk is not None
+    table._disk._stop.clear()
+    table._disk._pid = 0
+    table._disk.start()

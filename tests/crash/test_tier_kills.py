@@ -15,13 +15,13 @@ from tests.worker import ROOT
 pytestmark = pytest.mark.crash
 
 _SCRIPT = """
-import os, signal, sys, time
+import ctypes, os, signal, sys
 os.environ["CONDUIT_NATIVE"] = "test"
 from pathlib import Path
 import numpy as np
 from conduit import Store, samplers
 from conduit_store.native import native
-from tests.disk_support import check, columns, create, fill, settled, tier
+from tests.disk_support import check, columns, create, fill, move_again, settled, tier
 
 point, action, nth, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
 store = Store.create(f"tiers-{os.getpid()}", "16MiB")
@@ -40,7 +40,10 @@ def work(first, rounds):
             check(table.sample(64))
 
 
+table._disk.stop()  # for now only the child moves blocks
 if (child := os.fork()) == 0:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it does not outlive us
+    move_again(table)
     native.failpoint_arm(point, action, nth)
     first = 5_000
     while True:
@@ -50,6 +53,7 @@ if action == "kill":
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 else:
     assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+move_again(table)
 work(100_000, 20)
 if action == "stop":
     os.kill(child, signal.SIGCONT)
