@@ -345,12 +345,10 @@ int TableCore::carry_out(const std::vector<Move>& moves) {
 void TableCore::settle(const std::vector<Move>& moves, int error, std::uint64_t took_ns) {
   Tier& tier = t_.tier;
   const std::uint32_t forks = process_->forks();
-  const auto unpin = [&] {
-    for (const Move& move : moves) process_->unpin(move.pin, forks);
-  };
   try {
     IndexLock lock(*this);
     for (const Move& move : moves) {
+      process_->unpin(move.pin, forks);
       const bool stays = blocks_[move.block].generation.load(std::memory_order_relaxed) == move.generation && blocks_[move.block].state.load(std::memory_order_relaxed) == kOpen;
       if (!move.to_disk) {
         if (error == 0 && stays && places_[move.block] == kOnDisk && tier.rewritten == move.rewritten) {
@@ -360,7 +358,8 @@ void TableCore::settle(const std::vector<Move>& moves, int error, std::uint64_t 
         } else {
           free_frame(move.frame);
         }
-      } else if (error == 0 && stays && places_[move.block] == move.frame && frames_[move.frame].rewritten == 0) {
+      } else if (std::uint32_t pid; error == 0 && stays && places_[move.block] == move.frame && frames_[move.frame].rewritten == 0 && !pinned(move.block, &pid)) {
+        // Not of a block that somebody else has pinned since it was chosen: who holds a view has the frame's address.
         std::atomic_ref(places_[move.block]).store(kOnDisk, std::memory_order_release);
         FAILPOINT(tier_placed);
         leave_frame(move.frame);
@@ -372,10 +371,9 @@ void TableCore::settle(const std::vector<Move>& moves, int error, std::uint64_t 
     if (error != 0) tier.failures.fetch_add(1, std::memory_order_release);
     tier.write_ns.fetch_add(took_ns, std::memory_order_relaxed);
   } catch (const Error&) {  // somebody is stopped with the lock: the blocks stay where they are
-    unpin();
+    for (const Move& move : moves) process_->unpin(move.pin, forks);
     throw;
   }
-  unpin();
   announce(t_.space_waiting, t_.space_signal);
 }
 

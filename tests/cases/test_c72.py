@@ -52,7 +52,7 @@ def test_killed_at_any_moment_there_is_a_whole_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("most", [0, 1, 1_000, 3_000, 4_096])
 def test_a_full_disk_leaves_the_last_one(tmp_path: Path, most: int) -> None:
-    """No file may be longer than so many bytes, as of a quota: some of its files are whole then, the manifest at last."""
+    """No file may be longer than so many bytes, as of a quota: some of the files are whole then, or all but one."""
     with fresh_store() as store:
         table = filled(store, 100)
         store.checkpoint(tmp_path)

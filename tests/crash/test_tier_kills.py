@@ -88,3 +88,47 @@ def test_a_mover_is_struck(session_runtime_dir: Path, tmp_path: Path, point: str
     command = [sys.executable, "-c", _SCRIPT, point, action, str(nth), str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+_PINNED = """
+import os, sys
+os.environ["CONDUIT_NATIVE"] = "test"
+from contextlib import suppress
+from pathlib import Path
+from conduit import AppendTimeout, Store
+from conduit_store.native import native
+from tests.disk_support import columns, create, fill, settled
+
+store = Store.create(f"pinned-{os.getpid()}", "16MiB")
+table = create(store, Path(sys.argv[1]))
+fill(table, 2_000)
+settled(table)
+hits, first = native.failpoint_hits("tier_copied"), 2_000
+native.failpoint_arm("tier_copied", "pause", 1)
+while native.failpoint_hits("tier_copied") == hits:
+    with suppress(AppendTimeout):  # the mover may be held before these rows have room
+        table.extend(columns(first, 10), timeout=0.2)
+    first += 10
+views = [block.to_arrow() for block in table.blocks()]  # also of those that are just being moved
+want = [view.column("x").to_pylist() for view in views]
+native.failpoint_resume()
+while True:  # as many rows as memory has room for, which nobody's view is of
+    try:
+        table.extend(columns(first, 10), timeout=1.0)
+    except AppendTimeout:
+        break
+    first += 10
+assert [view.column("x").to_pylist() for view in views] == want
+del views
+table.verify()
+fill(table, 2_000, first)
+table.verify()
+store.close()
+print("ok")
+"""
+
+
+def test_who_pins_a_block_that_is_on_its_way_keeps_it(session_runtime_dir: Path, tmp_path: Path) -> None:
+    environment = dict(os.environ, CONDUIT_RUNTIME_DIR=str(session_runtime_dir))
+    command = [sys.executable, "-c", _PINNED, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
