@@ -10,6 +10,8 @@ import traceback
 
 import ray
 
+from conduit import gc
+from conduit_transport import names as runtime_names
 from tests.integration.rllib import behaviour, exact, on_policy
 
 EXACT = exact.SCENARIOS | exact.LEARNERS | on_policy.SCENARIOS | on_policy.PROCESSES
@@ -35,6 +37,12 @@ def main(names: list[str]) -> int:
             failed += 1
         print(json.dumps({"scenario": name, "error": error, "seconds": round(time.monotonic() - began, 1)}), flush=True)
     ray.shutdown()
+    # Ray kills its actors: where one was the last to hold a store, the name stays until somebody tidies up.
+    for _ in range(50):
+        gc.collect()
+        if not runtime_names.list_names():
+            break
+        time.sleep(0.1)
     return failed
 
 
