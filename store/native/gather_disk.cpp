@@ -1,11 +1,5 @@
 // Copying rows of which some lie on disk: they are read through the file's mapping, which may take long and may fail.
-#include <errno.h>
-#include <string.h>
-
-#include <algorithm>
-
 #include "disk_file.hpp"
-#include "failpoints.hpp"
 #include "sampler.hpp"
 
 namespace conduit {
@@ -22,29 +16,29 @@ template <class F>
 void Sampler::each_piece(std::uint32_t n, F f) const {
   for (const Output& output : plan_.outputs) {
     if (!of_columns(output.source) || output.source == Source::n_step_sum) continue;
-    const auto cursors = [&](const Cursor* rows, std::uint64_t offset, std::uint64_t bytes) {
-      for (std::uint32_t i = 0; i < n; ++i) {
-        if (rows[i].base != nullptr) f(rows[i].base + offset + rows[i].row * bytes, bytes);
-      }
-    };
-    const auto runs = [&](const std::vector<CopyRun>& all, std::uint64_t offset, std::uint64_t bytes) {
-      for (const CopyRun& run : all) {
-        if (run.base != nullptr) f(run.base + offset + run.row * bytes, run.n * bytes);
-      }
-    };
     const Column& column = table_->columns()[output.column];
+    const auto cursors = [&](const Cursor* rows, const Column& of) {
+      for (std::uint32_t i = 0; i < n; ++i) {
+        if (rows[i].base != nullptr) f(rows[i].base + of.block_offset + rows[i].row * of.row_bytes, of.row_bytes);
+      }
+    };
+    const auto runs = [&](const std::vector<CopyRun>& all) {
+      for (const CopyRun& run : all) {
+        if (run.base != nullptr) f(run.base + column.block_offset + run.row * column.row_bytes, run.n * column.row_bytes);
+      }
+    };
     switch (output.source) {
-      case Source::successor: cursors(rows_.data() + n, column.block_offset, column.row_bytes); break;
-      case Source::first: cursors(firsts_.data(), column.block_offset, column.row_bytes); break;
-      case Source::sequence: runs(sequence_runs_, column.block_offset, column.row_bytes); break;
-      case Source::stack: runs(stack_runs_, column.block_offset, column.row_bytes); break;
-      case Source::next_stack: runs(next_stack_runs_, column.block_offset, column.row_bytes); break;
-      case Source::after: runs(after_runs_, column.block_offset, column.row_bytes); break;
+      case Source::successor: cursors(rows_.data() + n, column); break;
+      case Source::first: cursors(firsts_.data(), column); break;
+      case Source::sequence: runs(sequence_runs_); break;
+      case Source::stack: runs(stack_runs_); break;
+      case Source::next_stack: runs(next_stack_runs_); break;
+      case Source::after: runs(after_runs_); break;
       case Source::goal: case Source::next_goal:
-        cursors(rows_.data() + (output.source == Source::next_goal ? n : 0), column.block_offset, column.row_bytes);
-        cursors(goal_rows_.data(), table_->columns()[plan_.achieved].block_offset, column.row_bytes);
+        cursors(rows_.data() + (output.source == Source::next_goal ? n : 0), column);
+        cursors(goal_rows_.data(), table_->columns()[plan_.achieved]);
         break;
-      default: cursors(rows_.data(), column.block_offset, column.row_bytes); break;
+      default: cursors(rows_.data(), column); break;
     }
   }
 }

@@ -286,7 +286,6 @@ std::vector<TableCore::Move> TableCore::choose_moves() {
   const bool wanted = tier.wanted.exchange(0, std::memory_order_acq_rel) != 0;
   if (tier.error.load(std::memory_order_relaxed) != 0 && !wanted) return moves;  // the disk is tried again when a writer needs it
   std::uint32_t missing = had < tier.least_free + tier.wish ? tier.least_free + tier.wish - had : 0;
-  if (wanted && tier.free_count == 0 && tier.leaving_count == 0) missing = std::max(missing, 1u);
   if (missing > 0) {
     for (const std::uint32_t b : demotable()) {
       if (missing == 0 || moves.size() == kMovesAtOnce) break;
