@@ -40,14 +40,43 @@ class Origin(NamedTuple):
     opens_on_arrival: bool
 
 
-class StoredEpisode:
+class _Stored:
+    """What stands in for an episode on its way through RLlib: it has a length, and opens itself to be sliced."""
+
+    __slots__ = ("_whole", "steps")
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self._whole: Any = None  # once it has been sliced
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def env_steps(self) -> int:
+        """Steps of the environment."""
+        return self.steps
+
+    def __getitem__(self, steps: slice) -> Any:
+        return self.slice(steps)
+
+    def slice(self, steps: slice, **given: Any) -> Any:
+        """A part of it, as `slice` of the episode that it stands for."""
+        self._whole = self.open() if self._whole is None else self._whole
+        return self._whole.slice(steps, **given)
+
+    def open(self) -> Any:
+        """Return the episode."""
+        raise NotImplementedError
+
+
+class StoredEpisode(_Stored):
     """An episode, or a part of one, that is in a queue. Stands in for RLlib's `SingleAgentEpisode` until it is opened.
 
     It has a length and can be sliced, which is all that RLlib does with an episode on its way to a learner. Slicing
     opens it: where RLlib divides it among two learners, its parts travel as RLlib sends them.
     """
 
-    __slots__ = ("_whole", "form", "kept", "lookback", "origin", "queue", "runs", "steps")
+    __slots__ = ("form", "kept", "lookback", "origin", "queue", "runs")
 
     def __init__(
         self,
@@ -59,33 +88,17 @@ class StoredEpisode:
         form: bytes,
         kept: tuple[Any, ...],
     ) -> None:
+        super().__init__(steps)
         self.origin = origin
         self.queue = queue
         self.runs = runs  # (key of the first row, rows) of rows whose keys follow each other
-        self.steps = steps
         self.lookback = lookback  # rows in front that belong to the part before
         self.form = form  # packed: spaces, and which columns are what; the same for all episodes of an env runner
         self.kept = kept  # what an episode has beside its steps
-        self._whole: Any = None  # once it has been sliced
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def env_steps(self) -> int:
-        """Steps of the environment."""
-        return self.steps
 
     def agent_steps(self) -> int:
         """Steps of the agent."""
         return self.steps
-
-    def __getitem__(self, steps: slice) -> Any:
-        return self.slice(steps)
-
-    def slice(self, steps: slice, **given: Any) -> Any:
-        """A part of it, as `SingleAgentEpisode.slice`."""
-        self._whole = self.open() if self._whole is None else self._whole
-        return self._whole.slice(steps, **given)
 
     def open(self, blocks: Blocks | None = None) -> Any:
         """Return the `SingleAgentEpisode`. It can be had once, in one process.
@@ -104,35 +117,19 @@ class StoredEpisode:
         return f"<StoredEpisode {self.kept[0]}: {self.steps} steps in {self.origin.store}/{self.queue}>"
 
 
-class StoredEpisodes:
+class StoredEpisodes(_Stored):
     """A `MultiAgentEpisode` whose agents' episodes are in queues, one for each module."""
 
-    __slots__ = ("_whole", "agents", "shell", "steps")
+    __slots__ = ("agents", "shell")
 
     def __init__(self, shell: Any, agents: Mapping[Any, Any], steps: int) -> None:
+        super().__init__(steps)
         self.shell = shell  # without its agents' episodes
         self.agents = agents
-        self.steps = steps
-        self._whole: Any = None  # once it has been sliced
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def env_steps(self) -> int:
-        """Steps of the environment."""
-        return self.steps
 
     def agent_steps(self) -> int:
         """Steps of all agents together."""
         return sum(len(episode) for episode in self.agents.values())
-
-    def __getitem__(self, steps: slice) -> Any:
-        return self.slice(steps)
-
-    def slice(self, steps: slice, **given: Any) -> Any:
-        """A part of it, as `MultiAgentEpisode.slice`."""
-        self._whole = self.open() if self._whole is None else self._whole
-        return self._whole.slice(steps, **given)
 
     def open(self, blocks: Blocks | None = None) -> Any:
         """Return the `MultiAgentEpisode`; as `StoredEpisode.open`."""
