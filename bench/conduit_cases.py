@@ -14,13 +14,15 @@ ALPHA, BETA = 0.6, 0.4
 MAX_WRITERS = 8
 
 
-def create(workload: Workload, capacity: int, prioritized: bool) -> tuple[conduit.Store, conduit.Table]:
+def create(
+    workload: Workload, capacity: int, prioritized: bool, max_writers: int = MAX_WRITERS
+) -> tuple[conduit.Store, conduit.Table]:
     """A store of one table of plain transitions."""
     example = one_row(make_rows(workload, 1))
     store = conduit.Store.create(f"bench-{os.getpid()}", host_memory=None)
     sampler: Any = conduit.samplers.Prioritized(alpha=ALPHA, beta=BETA) if prioritized else conduit.samplers.Uniform()
     schema = conduit.Schema.from_example(example)
-    return store, store.create_table("rows", schema, capacity, sampler=sampler, max_writers=MAX_WRITERS)
+    return store, store.create_table("rows", schema, capacity, sampler=sampler, max_writers=max_writers)
 
 
 class ConduitDriver:
