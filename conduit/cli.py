@@ -94,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.set_defaults(command=_verify)
 
     formats = ("parquet", "arrow", "arrow-stream", "numpy", "minari", "rllib", "tensordict")
+    sources = (*formats, "rllib-json")
     export = commands.add_parser(
         "export",
         help="write a table's rows to a file that others read",
@@ -121,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("path", type=Path, help="the file or folder to read")
     load.add_argument("name", help="the store's name")
     load.add_argument("table", help="the name of the table to create")
-    load.add_argument("--format", choices=formats, help="what it is, if neither suffix nor content say so")
+    load.add_argument("--format", choices=sources, help="what it is, if neither suffix nor content say so")
     load.add_argument(
         "--max-size", type=_positive, metavar="N", help="rows that the table holds; the newest stay (all)"
     )
