@@ -183,9 +183,9 @@ def _opened(source: Any, format: str | None) -> Iterator[tuple[formats.Source, o
 
 def _tell(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> None:
     """Tell a source whose numbers have no dtype which ones are meant."""
-    if hasattr(found, "meant"):
+    if (meant := getattr(found, "meant", None)) is not None:
         old = {new: name for name, new in names.items()}
-        found.meant(Schema(tuple(replace(c, name=old.get(c.name, c.name)) for c in frame.schema.valued)))
+        meant(Schema(tuple(replace(c, name=old.get(c.name, c.name)) for c in frame.schema.valued)))
 
 
 def _surveyed(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> tuple[int | None, int | None, Schema]:
