@@ -27,7 +27,9 @@ from conduit_store.values import example_array
 
 __all__ = ["Sink", "Source"]
 
-_ROWS = 10_000  # gathered before they are written: each write reads and writes the metadata
+# Gathered before they are written, as many rows or bytes: each write reads and writes the metadata.
+_ROWS = 10_000
+_BYTES = 32 << 20
 _KIND = "a Minari dataset"
 _OURS = "conduit_schema"
 _NAMES = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
@@ -42,6 +44,7 @@ class Sink:
         self._episodes = Episodes(frame)
         self._waiting: list[EpisodeBuffer] = []
         self._waiting_rows = 0
+        self._most = max(1, min(_ROWS, _BYTES // frame.schema.row_bytes))
         path.mkdir()
         schema = frame.schema
         self._storage = MinariStorage.new(
@@ -73,7 +76,7 @@ class Sink:
         stored["observations"] = _nested("obs", {c.name: episode.observations(c.name) for c in self._frame.schema.obs})
         self._waiting.append(EpisodeBuffer(actions=_nested("action", actions), infos=infos, **stored))
         self._waiting_rows += len(episode)
-        if self._waiting_rows >= _ROWS:
+        if self._waiting_rows >= self._most:
             self._flush()
 
     def _flush(self) -> None:
