@@ -1,8 +1,8 @@
 """Windows over the rows of one row group, for all rows at once.
 
 A row's successor is the next step of its episode, in this row group or in the next one. n-step windows end at the
-border of a row group as they do at a time limit: gamma^m, and bootstrapped. A step whose successor is in neither is left
-out.
+border of a row group as they do at a time limit: gamma^m, and bootstrapped. A step whose successor is in neither is
+left out.
 """
 
 from __future__ import annotations
