@@ -30,6 +30,7 @@ __all__ = ["Sink", "Source"]
 # Gathered before they are written, as many rows or bytes: each write reads and writes the metadata.
 _ROWS = 10_000
 _BYTES = 32 << 20
+_AT_ONCE = 64  # episodes read before the file is closed and opened again: HDF5 remembers what it has seen
 _KIND = "a Minari dataset"
 _OURS = "conduit_schema"
 _NAMES = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
@@ -122,14 +123,17 @@ class Source:
         return tables_of(self._frame, self._read(), columns, rows)
 
     def _read(self) -> Iterator[tuple[int, Episode]]:
-        with reading(self._path, _KIND):
-            episodes = iter(self._storage.get_episodes(range(self.episodes or 0)))
-        for number in range(self.episodes or 0):
-            with reading(self._path, f"{_KIND}, episode {number}"):
-                arrays = _columns(next(episodes), self._told)
-                episode = episode_of(self._frame, arrays, len(arrays["reward"]))
-            if len(episode):
-                yield number, episode
+        total = self.episodes or 0
+        for first in range(0, total, _AT_ONCE):
+            numbers = range(first, min(first + _AT_ONCE, total))
+            with reading(self._path, _KIND):
+                episodes = iter(self._storage.get_episodes(numbers))
+            for number in numbers:
+                with reading(self._path, f"{_KIND}, episode {number}"):
+                    arrays = _columns(next(episodes), self._told)
+                    episode = episode_of(self._frame, arrays, len(arrays["reward"]))
+                if len(episode):
+                    yield number, episode
 
     def close(self) -> None:
         pass  # the storage has its file open only while it reads
