@@ -312,8 +312,9 @@ class Store(Closing):
         the same names, or one for all; `table.sample(n, window="long")`. The first is the one used where none is named.
         `remover`: which row leaves a full table, Fifo() (the oldest) if None. `conduit.removers` says what others cost.
         `max_writers`: how many writers are expected at a time. More are let in, but their open blocks then push
-        old rows out early. `mean_episode_length`: episodes keep one final observation each; shorter ones than
-        this push old rows out early too. `evicted_early` in the metrics counts such rows.
+        old rows out early; once every block of a small table is somebody's open one, appends of others wait.
+        `mean_episode_length`: episodes keep one final observation each; shorter ones than this push old rows out early
+        too. `evicted_early` in the metrics counts such rows.
         `limiter`: MinSize(1) if None. `max_times_sampled`: a row leaves once it has been drawn so often, counted where
         it is drawn: what a killed reader or a closed loader had drawn and not delivered is lost. Such a table keeps
         room for twice its rows, since memory comes back by block.

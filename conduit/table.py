@@ -452,7 +452,11 @@ class Table:
                 return  # else another process has changed something meanwhile
 
     def clear(self) -> None:
-        """Drop every row. Keys of dropped rows stay stale for ever; open episodes begin anew."""
+        """Drop every row. Keys of dropped rows stay stale for ever.
+
+        An open episode goes on with its writer's next append, as one whose first rows have been evicted: what comes is
+        not its beginning.
+        """
         self._check_writable()
         self._native.clear()
 
