@@ -181,7 +181,7 @@ def last_keys(writer: native.Writer) -> npt.NDArray[np.uint64]:
 
 
 def blocked(writer: native.Writer) -> tuple[bool, int]:
-    """Of a queue: whether the last append found room for its rows, but no block; blocks in memory if it was for those."""
+    """Of a queue: whether the last append found room but no block; how many are in memory, if it waited for those."""
     return writer.blocked, writer.holders[4] if writer.blocked else 0
 
 

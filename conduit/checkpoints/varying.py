@@ -39,7 +39,10 @@ class _Group(NamedTuple):
 
 
 class VaryingShape(Shape):
-    """As `Shape`, where rows vary in length. Call `divide` and, once blocks have places, `prepare` before `put` for each batch."""
+    """As `Shape`, where rows vary in length.
+
+    Call `divide` before blocks get places, `prepare` after, and then `put` for each batch.
+    """
 
     def __init__(self, saved: SavedTable, rows: dict[str, Array], spec: TableSpec, changes: Changes) -> None:
         self._saved = saved
@@ -149,7 +152,8 @@ class VaryingShape(Shape):
             for column in self._columns:
                 sums = self._sums[column.name]
                 ends = sums[group.first : group.last + 1] - sums[group.first]
-                table._native.put(group.block, self._layout.offsets[table.schema.names.index(column.name)], _bytes(ends))
+                at = self._layout.offsets[table.schema.names.index(column.name)]
+                table._native.put(group.block, at, _bytes(ends))
                 default = self._defaults.get(column.name)
                 if default is not None:
                     elements = np.tile(default.reshape(-1), group.last - group.first)

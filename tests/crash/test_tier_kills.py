@@ -196,8 +196,8 @@ assert list(folder.iterdir()) == []
 print("ok")
 """
 
-_QUEUED = [("tier_given", "kill", 4), ("tier_chosen", "kill", 1), ("tier_copied", "kill", 3), ("tier_placed", "kill", 2)]
-_QUEUED += [("tier_copied", "stop", 3), ("ack_decided", "kill", 2)]
+_QUEUED = [("tier_given", "kill", 4), ("tier_chosen", "kill", 1), ("tier_copied", "kill", 3)]
+_QUEUED += [("tier_placed", "kill", 2), ("tier_copied", "stop", 3), ("ack_decided", "kill", 2)]
 
 
 @pytest.mark.parametrize(("point", "action", "nth"), _QUEUED)

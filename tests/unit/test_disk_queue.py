@@ -112,7 +112,7 @@ def test_rows_that_are_looked_at_before_they_are_delivered(tmp_path: Path, of: s
             assert sorted(found) == list(range(4_000))
         elif of == "tokens":
             while len(found) < 4_000:
-                batch = queue.sample(None, max_tokens=2_000, tokens="tokens", timeout=20.0, partial=True)
+                batch = queue.sample(None, max_tokens=2_000, tokens="tokens", timeout=0.5, partial=True)
                 check(batch)
                 assert batch["tokens"].lengths.tolist() == [i % 21 for i in batch["x"]]
                 assert all((row == i).all() for i, row in zip(batch["x"], batch["tokens"], strict=True))
