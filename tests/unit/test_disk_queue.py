@@ -90,14 +90,13 @@ def test_rows_that_are_looked_at_before_they_are_delivered(tmp_path: Path, of: s
     schema = Schema(
         (*SCHEMA.columns, Column("prompt", np.dtype("i8")), Column("tokens", np.dtype("i4"), (None,), mean_length=10))
     )
-    options = {"max_staleness": 1} if of == "versions" else {}
     with fresh_store() as store:
-        queue = create(store, tmp_path, schema=schema, **options)
+        queue = create(store, tmp_path, schema=schema, max_staleness=1 if of == "versions" else None)
         for at in range(0, 4_000, 100):
             x = np.arange(at, at + 100)
             tokens = [np.full(i % 21, i, np.int32) for i in range(at, at + 100)]
-            more = {"policy_version": at // 1_000} if of == "versions" else {}
-            queue.extend({**columns(at, 100), "prompt": x % 2_000, "tokens": tokens}, **more)
+            version = at // 1_000 if of == "versions" else None
+            queue.extend({**columns(at, 100), "prompt": x % 2_000, "tokens": tokens}, policy_version=version)
         settled(queue._table)
         assert tier(queue._table)["blocks_on_disk"] > tier(queue._table)["frames"]
         found: list[int] = []
