@@ -110,7 +110,10 @@ int DiskFile::write(std::uint32_t block, const std::vector<std::byte>& message, 
 }
 
 int DiskFile::reserve(std::uint32_t block, std::uint32_t blocks) const {
-  return posix_fallocate(fd_, static_cast<off_t>(slot_at(block)), static_cast<off_t>(blocks * slot_bytes_));
+  int error;
+  while ((error = posix_fallocate(fd_, static_cast<off_t>(slot_at(block)), static_cast<off_t>(blocks * slot_bytes_))) == EINTR) {
+  }
+  return error;
 }
 
 int DiskFile::read(std::uint32_t block, std::uint32_t blocks, std::byte* bytes) const {

@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kSignOfLife = 16;            // pages that are touched between two signs of life of a reader
-constexpr std::uint64_t kColdNs = 5'000;             // for each page: longer, and the disk was waited for
+constexpr std::uint64_t kColdNs = 5'000;             // for each piece, and
+constexpr std::uint64_t kColdPageNs = 500;           // for each of its pages: longer, and the disk was waited for
 
 }  // namespace
 
@@ -66,7 +67,7 @@ bool TableCore::bring(ReaderEpoch& epoch, const std::vector<Piece>& pieces, bool
       }
     }
   });
-  *cold = now_ns() - began > kColdNs * pages;
+  *cold = now_ns() - began > kColdNs * pieces.size() + kColdPageNs * pages;
   return held;
 }
 

@@ -234,7 +234,7 @@ void TableCore::lay_out(const std::vector<SavedBlock>& blocks) {
   for (const SavedBlock& block : blocks) {
     if (block.sealed == 0) place(block, true);  // new writers go on there
   }
-  const auto where = [&](const SavedBlock& block) { place(block, room > 0 && !born_on_disk(block.block)); };
+  const auto where = [&](const SavedBlock& block) { place(block, room > 0 && block.block < t_.n_blocks && !born_on_disk(block.block)); };
   if (queue_) std::for_each(blocks.begin(), blocks.end(), where);  // what is delivered next
   else std::for_each(blocks.rbegin(), blocks.rend(), where);
 }

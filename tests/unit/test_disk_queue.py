@@ -11,7 +11,7 @@ import pytest
 
 from conduit import AppendTimeout, CapacityError, Column, Disk, DiskError, Queue, Schema, Store
 from conduit.checkpoints import Changes
-from tests.disk_support import SCHEMA, check, columns, settled, tier
+from tests.disk_support import SCHEMA, check, columns, largest_file, settled, tier
 from tests.store_support import fresh_store
 from tests.waiting import until
 from tests.worker import worker
@@ -228,6 +228,19 @@ def test_a_file_that_is_cut_off_is_an_error_and_not_the_end(tmp_path: Path) -> N
         queue.clear()
         fill(queue, 3_000, 4_000)
         assert take(queue, 3_000) == list(range(4_000, 7_000))
+        queue._table.verify()
+
+
+def test_a_disk_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
+    with fresh_store() as store:
+        queue = create(store, tmp_path)
+        with largest_file(4096), pytest.raises(DiskError, match="cannot be moved to disk"):
+            fill(queue, 5_000, timeout=60.0)
+        appended = len(queue)
+        assert appended > 500
+        assert appended % 100 == 0  # all of an append, or nothing
+        fill(queue, 2_000, appended)
+        assert take(queue, appended + 2_000) == list(range(appended + 2_000))
         queue._table.verify()
 
 

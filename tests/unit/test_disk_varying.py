@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ import pytest
 
 from conduit import Batch, Disk, DiskError, Store, Table, samplers
 from conduit.checkpoints import Changes
-from tests.disk_support import settled, tier
+from tests.disk_support import largest_file, settled, tier
 from tests.store_support import fresh_store
 from tests.varying import SCHEMA, columns, faults
 from tests.worker import worker
@@ -197,21 +194,11 @@ def test_a_file_that_is_cut_off_is_an_error_and_not_the_end(tmp_path: Path) -> N
         table.verify()
 
 
-@contextmanager
-def _largest_file(nbytes: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_row_larger_than_a_block_that_the_disk_has_no_room_for(tmp_path: Path) -> None:
     with fresh_store() as store:
         table = create(store, tmp_path)
         fill(table, 100)
-        with _largest_file(4096), pytest.raises(DiskError, match=r"a row.*t'"):
+        with largest_file(4096), pytest.raises(DiskError, match=r"a row.*t'"):
             table.extend(columns([200], [LONG]))
         assert max(content(table)) == 99
         table.verify()
