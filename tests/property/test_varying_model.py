@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -141,7 +142,7 @@ class VaryingRowsOnDisk(VaryingRows):
 
 
 TestVaryingRowsOnDisk = VaryingRowsOnDisk.TestCase
-TestVaryingRowsOnDisk.settings = SETTINGS
+TestVaryingRowsOnDisk.settings = settings(SETTINGS, max_examples=15)
 
 
 def test_random_lengths_in_a_large_table() -> None:

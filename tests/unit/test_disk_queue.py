@@ -183,17 +183,17 @@ def test_a_checkpoint_and_a_restore(tmp_path: Path, change: Changes | None) -> N
 def test_producers_and_consumers_of_other_processes(tmp_path: Path) -> None:
     with fresh_store() as store, worker() as one, worker() as two, worker() as dying:
         queue = create(store, tmp_path)
-        one.start(_produce, store.name, 0, 5_000)
-        two.start(_produce, store.name, 10_000, 5_000)
-        until(lambda: len(queue) > 4_000)
+        one.start(_produce, store.name, 0, 3_000)
+        two.start(_produce, store.name, 10_000, 3_000)
+        until(lambda: len(queue) > 2_000)
         assert dying.call(_hold, store.name, 500) == 500
         dying.kill()
         found: list[int] = []
-        while len(found) < 10_000:
+        while len(found) < 6_000:
             found += take(queue, 250)
         one.result()
         two.result()
-        assert sorted(found) == [*range(5_000), *range(10_000, 15_000)]
+        assert sorted(found) == [*range(3_000), *range(10_000, 13_000)]
         queue._table.verify()
 
 

@@ -51,17 +51,17 @@ def content(table: Table) -> list[int]:
 def test_rows_are_the_same_wherever_they_lie(tmp_path: Path) -> None:
     with fresh_store() as store:
         table = create(store, tmp_path)
-        fill(table, 6_000)
+        fill(table, 3_000)
         settled(table)
         assert len(table) > 1_000  # those that are longer than a block push others out
         assert tier(table)["blocks_on_disk"] > 2 * tier(table)["frames"]
         table.verify()
         seen: set[int] = set()
-        for _ in range(60):
+        for _ in range(25):
             seen.update(check(table.sample(128)))
-        assert len(seen) > 0.9 * len(table)
+        assert len(seen) > 0.8 * len(table)
         assert any(serial % 97 == 5 for serial in seen)
-        assert tier(table)["rows_from_disk"] > 3_000
+        assert tier(table)["rows_from_disk"] > 1_500
         assert content(table) == sorted(content(table))
         for block in table.blocks():
             view = block.to_arrow()
