@@ -91,7 +91,8 @@ bool Sampler::copy_from_disk_too(ReaderEpoch& epoch, std::uint32_t n, const std:
     if (output.source != Source::n_step_sum || !cold_) continue;
     const Column& column = t.columns()[output.column];
     for (std::uint32_t i = 0; i < n; ++i) {
-      if (const std::byte* at = address(slots_[i], column); disk.has(at)) disk.ahead(at, column.row_bytes * plan_.steps);
+      const std::byte* at = rows_[i].base + column.block_offset + rows_[i].row * column.row_bytes;
+      if (disk.has(at)) disk.ahead(at, column.row_bytes * plan_.steps);
     }
   }
   bool whole = false;

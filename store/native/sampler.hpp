@@ -12,6 +12,8 @@
 
 namespace conduit {
 
+inline constexpr std::uint64_t kSmallRow = 32;  // bytes of a column's row: such are asked for ahead of all copies
+
 // Where a row is.
 struct Cursor {
   const std::byte* base;  // of its block; null: nowhere, which counts as zeros
@@ -75,8 +77,11 @@ class Sampler {
   };
 
   // resolve.cpp: where everything is
+  void approach(std::uint32_t n);
+  void prefetch_small(Source source, std::uint32_t n) const;
   void resolve(std::uint32_t n, const std::uint32_t* slots);
-  std::uint32_t resolve_steps(std::uint32_t i, std::uint32_t slot, const Column* reward);
+  template <class Reward>
+  void resolve_steps(std::uint32_t n, const std::uint32_t* slots, std::uint64_t offset);
   void resolve_sequence(std::uint32_t i, std::uint32_t slot, std::uint32_t n);
   void resolve_stack(std::uint32_t slot, std::vector<CopyRun>& runs);
   void resolve_after(std::uint32_t i, std::uint32_t slot);
@@ -87,7 +92,6 @@ class Sampler {
     const std::uint32_t block = table_->block_of(slot);
     return {table_->block_data(block), slot - block * table_->shared().rows_per_block, block};
   }
-  const std::byte* address(std::uint32_t slot, const Column& column) const;
 
   // gather.cpp: copies
   std::byte* begin(std::uint64_t bytes, Target* target);
@@ -100,7 +104,8 @@ class Sampler {
   template <class F>
   void each_piece(std::uint32_t n, F f) const;
   bool gather_rows(ReaderEpoch& epoch, const Output& output, std::uint32_t n, std::byte* to);
-  bool gather_runs(ReaderEpoch& epoch, const Output& output, const std::vector<CopyRun>& runs, std::byte* to);
+  bool gather_runs(ReaderEpoch& epoch, std::size_t k, const std::vector<CopyRun>& runs, std::byte* to);
+  void prefetch_runs(std::size_t k, std::size_t from, std::size_t to, const std::vector<CopyRun>& runs) const;
   void gather_goals(const Output& output, std::uint32_t n, std::byte* to) const;
   void gather_window(const Output& output, std::uint32_t n, std::byte* to) const;
 
@@ -110,6 +115,7 @@ class Sampler {
   bool ragged_, sequences_, stacks_, next_stacks_, after_, goals_, ends_;  // what the plan has
   std::vector<Window> windows_;
   std::vector<Cursor> rows_;       // of each drawn row, then of each successor
+  std::vector<std::uint32_t> afters_;  // slots of the successors
   std::vector<Cursor> firsts_;     // of each window's first row
   std::vector<Cursor> goal_rows_;  // of each row with another goal
   std::vector<CopyRun> sequence_runs_, stack_runs_, next_stack_runs_, after_runs_;
