@@ -86,7 +86,9 @@ def check_names(given: Mapping[str, Any], schema: Schema) -> None:
     """
     missing = [column.name for column in schema.valued if column.name not in given]
     if missing:
-        raise MissingColumn(f"missing column {', '.join(missing)}; the schema has {', '.join(schema.names)}")
+        unknown = [name for name in given if name not in schema]
+        beside = f", and not {', '.join(unknown)}" if unknown else ""
+        raise MissingColumn(f"missing column {', '.join(missing)}; the schema has {', '.join(schema.names)}{beside}")
     if len(given) > len(schema.valued):
         unknown = [name for name in given if name not in schema]
         if unknown:

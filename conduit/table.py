@@ -26,7 +26,7 @@ from conduit.samplers import Prioritized
 from conduit.sampling import Reader
 from conduit.schedules import Schedule
 from conduit.spec import TableSpec
-from conduit.values import as_keys, as_priorities, as_sequence_priorities, real_number, whole_number
+from conduit.values import as_array, as_keys, as_priorities, as_sequence_priorities, real_number, whole_number
 from conduit.views import View, find
 from conduit.writer import VectorWriter, Writer
 from conduit_store.errors import ConduitError, ConfigError, LockTimeout, ReadOnlyStore, StaleKey, StoreClosed
@@ -156,9 +156,11 @@ class Table:
 
         Raises:
             ReadOnlyStore, StoreClosed: this attach cannot write.
-            ConfigError: num_envs less than 1, an unknown mode, or a plain table with num_envs.
+            ConfigError: num_envs less than 1, an unknown mode, a mode without num_envs, or a plain table with it.
         """
         if num_envs is None:
+            if autoreset != "next_step":
+                raise ConfigError(f"autoreset={autoreset!r} is of vector environments: give num_envs too, or leave it")
             return Writer(self, timeout=timeout)
         return VectorWriter(self, num_envs, autoreset=autoreset, timeout=timeout)
 
@@ -289,7 +291,8 @@ class Table:
             raise rows.not_prioritized(self.name, "" if window is None else view.name)
         key_array = as_keys(keys)
         n = len(key_array)
-        if np.ndim(priorities) == 2:
+        priorities = as_array("priorities", priorities)
+        if priorities.ndim == 2:
             assert isinstance(view.sampler, Prioritized)
             chosen = view.sampler.eta if eta is None else real_number("eta", eta, 0.0, 1.0)
             values = as_sequence_priorities(priorities, mask, n, chosen)
@@ -449,7 +452,11 @@ class Table:
                 return  # else another process has changed something meanwhile
 
     def clear(self) -> None:
-        """Drop every row. Keys of dropped rows stay stale for ever; open episodes begin anew."""
+        """Drop every row. Keys of dropped rows stay stale for ever.
+
+        An open episode goes on with its writer's next append, as one whose first rows have been evicted: what comes is
+        not its beginning.
+        """
         self._check_writable()
         self._native.clear()
 

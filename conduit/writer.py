@@ -300,20 +300,17 @@ class VectorWriter(_Base):
 
 
 def _by_column(final_obs: Any, envs: npt.NDArray[np.intp]) -> Any:
-    """Gymnasium gives dict observations as one dict an environment; turn them into one dict of columns."""
-    if isinstance(final_obs, np.ndarray) and final_obs.dtype == object and len(envs):
-        first = final_obs[envs[0]]
-        if isinstance(first, Mapping):
-            n = len(final_obs)
-            flat = [Schema.flatten(final_obs[i]) if i in envs else None for i in range(n)]
-            names = Schema.flatten(first)
-            columns: dict[str, Array] = {}
-            for name in names:
-                columns[name] = np.empty(n, object)
-                for i in envs:
-                    columns[name][i] = flat[i][name]
-            return columns
-    return final_obs
+    """Gymnasium gives dict and tuple observations as one an environment; turn them into one dict of columns."""
+    if not isinstance(final_obs, np.ndarray) or final_obs.dtype != object or not len(envs):
+        return final_obs
+    if not isinstance(final_obs[envs[0]], Mapping | tuple):
+        return final_obs
+    columns: dict[str, Array] = {}
+    for env in envs:
+        for name, value in Schema.flatten({"obs": final_obs[env]}).items():
+            column = columns.setdefault(name.removeprefix("obs/"), np.empty(len(final_obs), object))
+            column[env] = value
+    return columns
 
 
 def _reopen(table: Table, num_envs: int | None, mode: str, timeout: float | None) -> Writer | VectorWriter:

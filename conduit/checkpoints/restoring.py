@@ -19,7 +19,9 @@ from conduit.checkpoints.reading import SavedTable, one_table, read_rows, read_t
 from conduit.checkpoints.reshaping import Changes, Shape, changed_spec, changed_state, default_rows, same_shape
 from conduit.checkpoints.varying import VaryingShape
 from conduit.spec import TableSpec
+from conduit.values import check_function
 from conduit_store.arrays import Array
+from conduit_store.column import shown
 from conduit_store.errors import CheckpointDamaged, ConduitError, ConfigError, did_you_mean
 from conduit_store.layout import ALIGN
 
@@ -45,6 +47,7 @@ def restore(
 ) -> Store:
     """See `Store.restore`. `make(name, host_memory)`: a store that nobody can attach to yet."""
     folder = Path(path)
+    check_function("progress", progress)
     with manifests.held(folder, number) as manifest:
         return _restore(make, folder, manifest, name, host_memory, tables, progress)
 
@@ -59,6 +62,8 @@ def _restore(
     progress: Progress | None,
 ) -> Store:
     saved = {table.spec.name: table for table in read_tables(folder, manifest)}
+    if not isinstance(tables, Mapping) or not all(isinstance(change, Changes) for change in tables.values()):
+        raise ConfigError(f"tables is {shown(tables)}: give a mapping of names to conduit.checkpoints.Changes")
     for unknown in tables.keys() - saved.keys():
         raise ConfigError(
             f"the checkpoint has no table {unknown!r} to change; it has {', '.join(saved) or 'none'}."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -45,5 +47,6 @@ def readable(schema: pa.Schema) -> pa.Schema:
 
 _DAMAGE = (
     pa.ArrowException, OSError, EOFError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError,
-    RuntimeError, UnicodeError, AssertionError, SyntaxError, zipfile.BadZipFile, zlib.error,
+    RuntimeError, UnicodeError, AssertionError, AttributeError, SyntaxError, tokenize.TokenError, struct.error, zipfile.BadZipFile,
+    zlib.error,
 )  # fmt: skip

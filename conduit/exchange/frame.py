@@ -26,7 +26,7 @@ import pyarrow as pa
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.arrow import arrow_type, column_of_field, to_numpy, with_nulls
-from conduit_store.column import VALID
+from conduit_store.column import VALID, shown
 from conduit_store.errors import ConfigError, ExchangeError, MissingColumn, SchemaError, ShapeMismatch
 from conduit_store.schema import Column, Schema
 
@@ -75,6 +75,8 @@ class Frame:
             SchemaError, DtypeMismatch, ShapeMismatch: see Schema.from_arrow.
             ExchangeError: metadata of Conduit that cannot be read.
         """
+        if not isinstance(wanted, Schema | None):
+            raise SchemaError(f"schema is {shown(wanted)}: give a conduit.Schema")
         told = _told(schema, path)
         if told is not None:
             told = told._renamed(rename)
