@@ -158,6 +158,9 @@ void TableCore::seal_dead(bool pressed) {
     const std::uint64_t pub = block.pub.load(std::memory_order_acquire);
     if ((pub & kCut) != 0 || process_->alive(block.owner, block.owner_claim)) continue;
     if ((pub & (kSealed | kReleased)) == kReleased && !pressed) continue;
+    // Full when it was restored: its chains were finished then. Those of a new writer, which goes on under the same number
+    // (Writer::take_over), are not to be.
+    if ((pub & kSealed) != 0 && block.owner_claim == 0) continue;
     block.pub.fetch_or(kSealed | kReleased | kCut, std::memory_order_acq_rel);
     FAILPOINT(open_sealed_dead);
     // A block that was force-sealed earlier may already have left the active list without its chains being finished.

@@ -44,22 +44,18 @@ void TableCore::delivered(std::uint32_t view, std::uint32_t stream, std::uint64_
   }
 }
 
-// They get the new writer's number: full blocks of the old one are sealed as a dead writer's when room is short, which ends the
-// chains of everything that has its number.
-void TableCore::take_over(std::uint64_t writer, std::vector<std::uint32_t>* blocks) {
+void TableCore::take_over(std::uint64_t* writer, std::vector<std::uint32_t>* blocks) {
   IndexLock lock(*this);
   bool more = false;
-  std::uint64_t old = 0;
   each_open_block(false, [&](std::uint32_t b) {
     const std::uint64_t pub = blocks_[b].pub.load(std::memory_order_relaxed);
     if ((pub & (kSealed | kReleased)) != kReleased) return true;
-    if (blocks->empty()) old = blocks_[b].writer;
-    else if (blocks_[b].writer != old || (pub & kCountMask) != 0) more = true;
-    if (blocks->empty() || (blocks_[b].writer == old && (pub & kCountMask) == 0)) blocks->push_back(b);
+    if (blocks->empty()) *writer = blocks_[b].writer;
+    else if (blocks_[b].writer != *writer || (pub & kCountMask) != 0) more = true;
+    if (blocks->empty() || (blocks_[b].writer == *writer && (pub & kCountMask) == 0)) blocks->push_back(b);
     return true;
   });
   for (const std::uint32_t b : *blocks) {
-    blocks_[b].writer = writer;
     blocks_[b].owner = process_->slot();
     blocks_[b].owner_claim = process_->claim();
     blocks_[b].pub.fetch_and(~kReleased, std::memory_order_acq_rel);
@@ -161,7 +157,7 @@ void TableCore::restore(const SavedTable& s) {
   }
   if (uses_ != nullptr || std::any_of(views_.begin(), views_.end(), [](const ViewIndex& view) { return view.marked(); })) {
     for (ViewIndex& view : views_) view.shared().rebuild = 1;
-    recover();  // rows that have been drawn in this epoch, or used up, have no leaf, nor do the last ones of chains
+    recover();  // rows that have been drawn in this epoch, or used up, have no leaves: also those that a chain's end has made ready
   }
   t_.free = {kNoRow, kNoRow, 0};
   std::uint32_t left_open = 0;

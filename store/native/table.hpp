@@ -221,7 +221,7 @@ class TableCore {
   void clear();
   // Blocks that a restored table was left with, all of one writer that is gone, become this process's: the first to append
   // to, the others empty. `writer`: that writer's number. None: `blocks` stays empty.
-  void take_over(std::uint64_t writer, std::vector<std::uint32_t>* blocks);
+  void take_over(std::uint64_t* writer, std::vector<std::uint32_t>* blocks);
   // Puts back what a checkpoint says of an empty table whose blocks hold the rows already. Throws config where that cannot be.
   void restore(const SavedTable& saved);
   // The same where a limiter says how many go in: see Insert. `state` is filled in unless there are only final observations.

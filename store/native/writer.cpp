@@ -152,12 +152,13 @@ std::uint32_t Writer::fitting(const Rows& rows, std::uint32_t from, std::uint32_
   return std::min(most, table_->shared().rows_per_block - count_);
 }
 
-// A restored table's blocks that were caught half full: a new writer goes on where theirs stopped.
+// A restored table's blocks that were caught half full: a new writer goes on where theirs stopped, under its number, since
+// blocks tell by that whose rows they hold.
 void Writer::take_over() {
   fresh_ = false;
   if (table_->shared().left_open.load(std::memory_order_relaxed) == 0) return;
   std::vector<std::uint32_t> blocks;
-  table_->take_over(number_, &blocks);
+  table_->take_over(&number_, &blocks);
   if (blocks.empty()) return;
   block_ = blocks.front();
   count_ = static_cast<std::uint32_t>(table_->block(block_).pub.load(std::memory_order_relaxed) & kCountMask);
