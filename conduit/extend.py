@@ -103,9 +103,9 @@ class Extender:
         return flags
 
     @property
-    def blocked(self) -> bool:
-        """Of a queue: whether the last append found room for its rows, but no block."""
-        return self._writer is not None and self._writer.blocked
+    def blocked(self) -> tuple[bool, int]:
+        """Of a queue, after an append that timed out: see `rows.blocked`."""
+        return rows.blocked(self._writer) if self._writer is not None else (False, 0)
 
     def close(self) -> None:
         with self._lock:

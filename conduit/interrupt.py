@@ -17,10 +17,18 @@ STATUS = 130  # as shells have it for SIGINT
 
 def _early() -> None:
     """From here on Ctrl-C ends the process at once: nothing has been begun that would have to be undone."""
-    script, python = (os.path.abspath(path) for path in (sys.argv[0], sys.executable))
-    command = os.path.join(os.path.dirname(python), "conduit")
-    if script == command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
+
+
+def _is_command() -> bool:
+    program = (getattr(sys, "argv", None) or [""])[0]
+    if os.path.basename(program) != "conduit" or not sys.executable:
+        return False
+    try:
+        return os.path.samefile(program, os.path.join(os.path.dirname(sys.executable), "conduit"))
+    except OSError:
+        return False
 
 
 def late() -> None:

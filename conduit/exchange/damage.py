@@ -47,6 +47,6 @@ def readable(schema: pa.Schema) -> pa.Schema:
 
 _DAMAGE = (
     pa.ArrowException, OSError, EOFError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError,
-    RuntimeError, UnicodeError, AssertionError, AttributeError, SyntaxError, tokenize.TokenError, struct.error, zipfile.BadZipFile,
-    zlib.error,
+    RuntimeError, UnicodeError, AssertionError, AttributeError, SyntaxError, tokenize.TokenError, struct.error,
+    zipfile.BadZipFile, zlib.error,
 )  # fmt: skip

@@ -284,12 +284,13 @@ def _rows_of_lists(column: Column, data: pa.Array | pa.ChunkedArray) -> Array:
         whole = len(lengths) > 0 and (counts > 0).all()
         counts = np.add.reduceat(lengths, np.cumsum(counts) - counts) if whole else counts * 0
         flat = flat.flatten()
+    values = to_numpy(column.name, flat)
+    counts = counts * int(np.prod(values.shape[1:]))  # where elements have a shape of their own
     if (odd := np.flatnonzero(counts != size)).size:
         raise ShapeMismatch(
             f"column {column.name!r} has {size} numbers a row, and the list of row {odd[0]} has {counts[odd[0]]}"
         )
-    values = to_numpy(column.name, flat)
-    return values.reshape(len(array), size, *values.shape[1:]).reshape(len(array), -1)
+    return values.reshape(len(array), size)
 
 
 def check_rename(rename: Mapping[str, str] | None, names: Iterable[str], path: object) -> dict[str, str]:

@@ -27,7 +27,14 @@ class Memory:
         elif isinstance(given, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
             self._data = given
         elif hasattr(given, "__arrow_c_stream__"):  # pandas, Polars, DuckDB
-            self._data = pa.RecordBatchReader.from_stream(given)
+            try:
+                self._data = pa.RecordBatchReader.from_stream(given)
+            except pa.ArrowException as error:
+                text = str(error).partition("\n")[0]
+                raise SchemaError(
+                    f"the {type(given).__name__} has no Arrow form ({text}). Give a mapping of arrays, as {{'x': "
+                    "numpy.stack(frame['x'].tolist())}: pandas keeps no inner shapes"
+                ) from error
         else:
             raise SchemaError(
                 f"cannot import a {type(given).__name__}: give a path, a mapping of arrays, Arrow data (also of "

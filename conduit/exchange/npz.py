@@ -30,6 +30,7 @@ from conduit.exchange import npz_members as members
 from conduit.exchange.columns import columns_of, rows_of
 from conduit.exchange.damage import reading
 from conduit.exchange.frame import FINAL, PRIORITY, Frame, as_stored
+from conduit.exchange.given_arrays import check_plain, plain
 from conduit.exchange.npz_members import Member
 from conduit_store.arrays import Array
 from conduit_store.errors import ExchangeError, ShapeMismatch
@@ -198,12 +199,13 @@ class Source:
 
 
 def arrow_of(arrays: Mapping[str, Any], what: str = "the mapping") -> pa.Table:
-    """Return arrays by name, as `arrays_of` makes them, as one Arrow table.
+    """Return arrays by name, as `arrays_of` makes them or others have them, as one Arrow table.
 
     Raises:
+        DtypeMismatch: see `given_arrays.plain`.
         ShapeMismatch: arrays of different lengths. ExchangeError: `final_row` names rows that there are not.
     """
-    found = {str(name): np.asarray(array) for name, array in arrays.items()}
+    found = plain({str(name): array for name, array in arrays.items()})
     kinds = {name: (array.dtype, array.shape) for name, array in found.items()}
     schema, rows, _ = _described(kinds, what)
     at = found.get(_FINAL_ROW, np.zeros(0, np.int64))
@@ -221,7 +223,7 @@ def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = npy.read_magic(cast("Any", member))
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, fortran, dtype = read(cast("Any", member))
-    if dtype.hasobject or not shape or (fortran and len(shape) > 1):
+    if not shape or (fortran and len(shape) > 1):
         raise ValueError(
             f"an array of {dtype}, shape {shape}{', in Fortran order' if fortran else ''} is not rows of numbers"
         )
@@ -235,6 +237,8 @@ def _is_final(name: str, kinds: Mapping[str, Any]) -> bool:
 def _described(kinds: members.Kinds, what: object) -> tuple[pa.Schema, int, int | None]:
     """Return the Arrow schema of arrays, how many rows they have, and how many episodes ended."""
     names = [name for name in kinds if name != _FINAL_ROW and members.base_of(name, kinds) is None]
+    for name in names:
+        check_plain(name, kinds[name][0], what)
     lengths = {name: members.rows_of(name, kinds) for name in names if not _is_final(name, kinds)}
     if len(set(lengths.values())) != 1 or -1 in lengths.values():
         raise ShapeMismatch(f"{what} has arrays of different lengths: {lengths}. Every column has one entry a row")

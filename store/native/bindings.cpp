@@ -224,7 +224,7 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   s.remover = static_cast<RemoverKind>(remover);
   s.remover_view = remover_view;
   if (ragged > 0 && remover != kRemoveOldest) fail(ErrorCode::config, "table '%s' has columns whose rows vary in length: they go by blocks", name.c_str());
-  if (n_frames < n_blocks && (ragged > 0 || remover != kRemoveOldest)) fail(ErrorCode::config, "table '%s' goes by blocks of one size where some of them lie on disk", name.c_str());
+  if (n_frames < n_blocks && remover != kRemoveOldest) fail(ErrorCode::config, "table '%s' goes by blocks where some of them lie on disk", name.c_str());
   if (remover != kRemoveOldest && (rows_per_block != 1 || s.links)) fail(ErrorCode::config, "table '%s' removes rows one by one: its blocks have one row, without episodes", name.c_str());
   if (remover == kRemoveLeast && (remover_view >= views.size() || !views[remover_view].prioritized)) fail(ErrorCode::config, "table '%s' removes by priorities that it does not keep", name.c_str());
   return s;

@@ -86,12 +86,15 @@ bool Sampler::copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* off
   if (!epoch.held()) return false;
   if (table_->tiered()) return copy_from_disk_too(epoch, n, offsets, target);
   resolve(n, slots_.data());
-  if (ragged_ && !measure(epoch, n, offsets, target)) return false;
+  if (ragged_) {
+    find_cells(n);
+    if (!make_room(epoch, n, offsets, target)) return false;
+  }
   return gather(epoch, n, offsets, target->staging->data());
 }
 
-// Where the elements of rows that vary in length are, and a target that they fit in, with what was drawn.
-bool Sampler::measure(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target) {
+// Where the elements of rows that vary in length are.
+void Sampler::find_cells(std::uint32_t n) {
   const TableCore& t = *table_;
   FAILPOINT(gather_measure);
   for (const Output& output : plan_.outputs) {
@@ -100,16 +103,22 @@ bool Sampler::measure(const ReaderEpoch& epoch, std::uint32_t n, const std::uint
     for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + t.columns()[output.column].block_offset + from[i].row * sizeof(std::int64_t));
   }
   cells_.clear();
-  std::uint64_t size = offsets[plan_.outputs.size() + 3];
   for (const Output& output : plan_.outputs) {
     if (output.element_bytes == 0) continue;
     const Column& column = t.columns()[output.column];
     const Cursor* from = rows_.data() + (output.source == Source::successor ? n : 0);
+    for (std::uint32_t i = 0; i < n; ++i) cells_.push_back(t.ragged().cell(from[i].base, from[i].block, from[i].row, column));
+  }
+}
+
+// A target that they fit in, with what was drawn.
+bool Sampler::make_room(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target) {
+  std::uint64_t size = offsets[plan_.outputs.size() + 3];
+  const Cell* cell = cells_.data();
+  for (const Output& output : plan_.outputs) {
+    if (output.element_bytes == 0) continue;
     std::uint64_t elements = 0;
-    for (std::uint32_t i = 0; i < n; ++i) {
-      cells_.push_back(t.ragged().cell(from[i].base, from[i].row, column));
-      elements += cells_.back().elements;
-    }
+    for (std::uint32_t i = 0; i < n; ++i) elements += (cell++)->elements;
     size += round_up(elements * output.element_bytes);
   }
   // What was read of a block's next life would lead astray: places and lengths are true if the reader is held still.

@@ -18,6 +18,7 @@ inline constexpr std::uint64_t kSmallRow = 32;  // bytes of a column's row: such
 struct Cursor {
   const std::byte* base;  // of its block; null: nowhere, which counts as zeros
   std::uint32_t row;
+  std::uint32_t block = kNoRow;
 };
 
 enum class SampleStatus {
@@ -89,16 +90,17 @@ class Sampler {
   void append_runs(const std::vector<StepRun>& found, std::vector<CopyRun>& runs) const;
   Cursor locate(std::uint32_t slot) const {
     const std::uint32_t block = table_->block_of(slot);
-    return {table_->block_data(block), slot - block * table_->shared().rows_per_block};
+    return {table_->block_data(block), slot - block * table_->shared().rows_per_block, block};
   }
 
   // gather.cpp: copies
   std::byte* begin(std::uint64_t bytes, Target* target);
   bool copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
-  bool measure(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
+  void find_cells(std::uint32_t n);
+  bool make_room(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
   bool gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out);
+  bool bring_cells(ReaderEpoch& epoch, std::uint32_t n);
   bool copy_from_disk_too(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
-  bool bring(ReaderEpoch& epoch, std::uint32_t n);
   template <class F>
   void each_piece(std::uint32_t n, F f) const;
   bool gather_rows(ReaderEpoch& epoch, const Output& output, std::uint32_t n, std::byte* to);
@@ -120,10 +122,6 @@ class Sampler {
   std::vector<StepRun> found_;     // scratch of one window
   std::vector<std::byte> drawn_;   // keys, probabilities and weights, until it is known how much the rows take
   std::vector<Cell> cells_;        // of each output whose rows vary in length, n
-  struct Piece {
-    const std::byte* at;
-    std::uint64_t bytes;
-  };
   std::vector<Piece> pieces_;      // of rows on disk
   bool cold_ = true;               // they came from the disk itself of late, not from the page cache
   std::vector<double> draws_, goal_draws_;

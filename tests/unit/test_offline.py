@@ -18,17 +18,17 @@ import conduit
 import conduit.offline
 from conduit import Column, Schema, windows
 from conduit.exchange import parquet, pieces
-from conduit.offline import shuffle
+from conduit.offline import files, shuffle
 from tests.exchange_support import NESTED, STEPS, steps_table
 from tests.store_support import fresh_store, keys_of
 
 X = Schema((Column("x", np.dtype("i8")), Column("group", np.dtype("i8"))))
 
 
-def numbered(folder: Path, rows: int, group: int, files: int = 2, arrow: bool = False) -> Path:
+def numbered(folder: Path, rows: int, group: int, parts: int = 2, arrow: bool = False) -> Path:
     """x counts the rows, `group` their row groups."""
     folder.mkdir()
-    for number, x in enumerate(np.array_split(np.arange(rows), files)):
+    for number, x in enumerate(np.array_split(np.arange(rows), parts)):
         if arrow:
             table = pa.table({"x": x, "group": x // group})
             with pa.ipc.new_file(str(folder / f"{number}.arrow"), table.schema) as writer:
@@ -163,6 +163,23 @@ def test_no_step_is_lost_between_row_groups(tmp_path: Path, monkeypatch: pytest.
         assert rows_by_bytes(dict(batch.items()), names) == rows_by_bytes(dict(drawn.items()), names)
 
 
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
+def test_what_is_kept_between_pieces_changes_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Rows that the piece before needs are kept as far as there is room; whether and when says nothing."""
+    monkeypatch.setattr(pieces, "_ROWS", 16)
+    with fresh_store() as store:
+        steps_table(store, window=windows.Transition()).export(tmp_path / name)
+    found = []
+    for room, threads in ((1 << 20, 1), (1 << 20, 4), (100, 4), (0, 1)):
+        monkeypatch.setattr(files, "_KEPT", room)
+        data = conduit.offline.open(tmp_path / name, buffer="4KiB", threads=threads)
+        with data.loader(8, epochs=3) as loader:
+            found.append([[array.tobytes() for _, array in batch.items()] for batch in loader])
+    assert found[1:] == found[:1] * 3
+
+
 def _ready(table: conduit.Table, key: Any) -> bool:
     try:
         table.rows(np.array([key]))
@@ -237,7 +254,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_errors_of_the_thread_come_to_the_caller(tmp_path: Path) -> None:
-    path = numbered(tmp_path / "a", 100, 10, files=1)
+    path = numbered(tmp_path / "a", 100, 10, parts=1)
     data = conduit.offline.open(path)
     file = path / "0.parquet"
     whole = file.read_bytes()

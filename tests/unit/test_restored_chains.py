@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,30 @@ def test_an_episode_that_goes_on_behind_a_cut_one_is_not_whole_before_it_ends(tm
         table.verify()
         going.close()
         other.close()
+
+
+def test_a_step_whose_successor_lies_in_a_block_that_went_on_keeps_it(tmp_path: Path) -> None:
+    """Rows that were drawn often enough free their block only when no older row's window reaches into it."""
+    options: dict[str, Any] = {"sampler": samplers.Lifo(), "max_times_sampled": 1, "max_writers": 1}
+    with conduit.Store.create("before", "32MiB") as store:
+        table = store.create_table("t", SCHEMA, 60, window=windows.NStep(1), **options)
+        block = table.spec.block_layout().rows
+        with table.writer() as writer:
+            steps(writer, 0, block + 1, ends=True)  # the last step, and what it led to, lie in the second block
+            store.checkpoint(tmp_path / "saved")
+    with conduit.Store.restore(tmp_path / "saved", "after") as store:
+        table = store.table("t")
+        before = table.rows(table.blocks()[0].keys[-1:])
+        assert (before["obs"], before["next_obs"]) == (block - 1, block)
+        with table.writer() as writer:
+            steps(writer, 1_000, block - 3, ends=True)  # fills the second block
+            steps(writer, 2_000, 3, ends=True)
+            table.sample(block - 3 + 3 + 1)
+            for n in range(30):  # until every block has been used again
+                steps(writer, 3_000 + 10 * n, 6, ends=True)
+                table.sample(6)
+                with contextlib.suppress(conduit.StaleKey):
+                    assert table.rows(before.keys)["next_obs"] == block, f"after {n} more episodes"
+        with pytest.raises(conduit.StaleKey):
+            table.rows(before.keys)
+        table.verify()

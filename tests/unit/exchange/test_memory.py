@@ -97,10 +97,10 @@ def test_memory_does_not_grow_with_the_rows(
             table = store.create_table(name, STEPS, rows, mean_episode_length=EPISODE)
             step = np.arange(1_000)
             for start in range(0, rows if name != "into" else 0, 1_000):
-                obs = np.repeat(np.float32(start + step)[:, None], 1_024, 1)
+                obs = np.repeat((start + step).astype(np.float32)[:, None], 1_024, 1)
                 table.extend(
                     {
-                        "obs": obs, "next_obs": obs + 1, "action": step, "reward": np.float32(step),
+                        "obs": obs, "next_obs": obs + 1, "action": step, "reward": step.astype(np.float32),
                         "terminated": step % EPISODE == EPISODE - 1, "truncated": step < 0,
                     }
                 )  # fmt: skip

@@ -12,8 +12,8 @@ import pytest
 
 import conduit
 import conduit.offline
-from conduit import Column, ConduitError, Schema, Table
-from tests.store_support import fresh_store
+from conduit import Column, ConduitError, DtypeMismatch, Ragged, Schema, SchemaError, ShapeMismatch, Table
+from tests.store_support import fresh_store, keys_of
 
 SCHEMA = Schema((
     Column("x", np.dtype("i8")),
@@ -166,3 +166,78 @@ def test_offline_batches_have_rows_that_vary_in_length(tmp_path: Path) -> None:
     pq.write_table(pq.read_table(tmp_path / "x.parquet").replace_schema_metadata(None), tmp_path / "y.parquet")
     with pytest.raises(conduit.ConfigError, match="mean_length"):
         conduit.offline.open(tmp_path / "y.parquet")
+
+
+def objects(*rows: Any) -> Any:
+    made = np.empty(len(rows), object)
+    for i, row in enumerate(rows):
+        made[i] = row
+    return made
+
+
+def test_objects_text_and_lists_in_a_mapping() -> None:
+    """Rows vary in length where an array says nothing else, also when they happen to be equally long."""
+    with fresh_store() as store:
+        given = {
+            "equal": objects(*np.arange(12, dtype=np.float32).reshape(2, 2, 3)),
+            "listed": [np.arange(2), np.arange(3)],
+            "text": np.array(["é", "bb"]),
+            "words": objects("", "a\0"),
+            "raw": objects(b"a\0", b""),
+            "packed": Ragged(np.arange(3), [0, 1, 3]),
+        }
+        table = store.import_table("t", given)
+        shapes = {column.name: (column.text or str(column.dtype), column.shape) for column in table.schema}
+        assert shapes == {
+            "equal": ("float32", (None, 3)), "listed": ("int64", (None,)), "text": ("string", (None,)),
+            "words": ("string", (None,)), "raw": ("binary", (None,)), "packed": ("int64", (None,)),
+        }  # fmt: skip
+        batch = table.rows(keys_of(table))
+        assert [list(batch[name]) for name in ("text", "words", "raw")] == [["é", "bb"], ["", "a\0"], [b"a\0", b""]]
+        assert [row.tolist() for row in batch["listed"]] == [[0, 1], [0, 1, 2]]
+        assert np.array_equal(batch["equal"][1], given["equal"][1])
+        whole = Schema((Column("equal", "float32", (2, 3)),))  # told to be of one shape
+        fixed = store.import_table("fixed", {"equal": given["equal"]}, schema=whole)
+        assert np.array_equal(fixed.to_numpy()["equal"], np.stack(list(given["equal"])))
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "says"),
+    [
+        (np.array([b"a\0", b"b"]), DtypeMismatch, r"\|S2, .*padding. Give an object array of bytes"),
+        (objects(1, 2), DtypeMismatch, r"objects \(int\): .*array.astype"),
+        (objects("a", b"a"), DtypeMismatch, r"objects \(bytes, str\)"),
+        (objects({}, {}), DtypeMismatch, r"objects \(dict\)"),
+        (objects("a", None), DtypeMismatch, "null"),
+        (objects(np.zeros(2), np.zeros((2, 2))), ShapeMismatch, "row 1"),
+        (np.zeros((2, 2), object), ShapeMismatch, "one value a row"),
+    ],
+)
+def test_objects_that_are_no_rows(values: Any, error: type[Exception], says: str) -> None:
+    with fresh_store() as store, pytest.raises(error, match=says):
+        store.import_table("t", {"x": values})
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (np.array([b"a\0", b"b"]), "padding"),
+        (np.array(["a", "b"]), "holds text. Load it"),
+        (objects(np.zeros(2)), "holds Python objects, which are not unpickled"),
+    ],
+)
+def test_members_that_are_no_numbers(tmp_path: Path, values: Any, says: str) -> None:
+    np.savez(tmp_path / "x.npz", x=values)
+    with fresh_store() as store, pytest.raises(DtypeMismatch, match=rf"column 'x' of .*x\.npz.*{says}"):
+        store.import_table("t", tmp_path / "x.npz")
+
+
+def test_shapes_that_pandas_loses() -> None:
+    pandas = pytest.importorskip("pandas")
+    images = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    whole = Schema((Column("x", "float32", (2, 3)),))
+    with fresh_store() as store:
+        table = store.import_table("t", pandas.DataFrame({"x": [image.ravel() for image in images]}), schema=whole)
+        assert np.array_equal(table.to_numpy()["x"], images)
+        with pytest.raises(SchemaError, match=r"numpy.stack\(frame\['x'\].*pandas keeps no inner shapes"):
+            store.import_table("u", pandas.DataFrame({"x": list(images)}))
