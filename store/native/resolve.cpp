@@ -102,7 +102,7 @@ void Sampler::resolve_steps(std::uint32_t n, const std::uint32_t* slots, std::ui
       flags = t.flag(slot);
       const std::uint32_t after = t.next(slot);
       if (after == kNoRow) break;  // only when this reader has been expelled meanwhile: the batch will be discarded
-      at = after == slot + 1 && at.row + 1 < rows_per_block ? Cursor{at.base, at.row + 1} : locate(after);
+      at = after == slot + 1 && at.row + 1 < rows_per_block ? Cursor{at.base, at.row + 1, at.block} : locate(after);
       slot = after;
       if (m == most || (flags & kEnd) != 0 || (t.flag(slot) & kFinal) != 0 || t.next(slot) == kNoRow) break;
     }
