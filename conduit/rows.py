@@ -33,6 +33,7 @@ __all__ = [
     "as_columns",
     "as_values",
     "blank",
+    "blocked",
     "buffer",
     "check_names",
     "inserted",
@@ -179,6 +180,11 @@ def append(
 def last_keys(writer: native.Writer) -> npt.NDArray[np.uint64]:
     """Return the keys of the rows that the writer's last call put in, in the order in which they were given."""
     return np.frombuffer(writer.keys, np.uint64)
+
+
+def blocked(writer: native.Writer) -> tuple[bool, int]:
+    """Of a queue: whether the last append found room but no block; how many are in memory, if it waited for those."""
+    return writer.blocked, writer.holders[4] if writer.blocked else 0
 
 
 def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, done: int, n: int) -> ConduitError:

@@ -379,6 +379,7 @@ class Store(Closing):
         max_staleness: int | None = None,
         lease_timeout: float = 60.0,
         max_writers: int = 8,
+        disk: Disk | None = None,
         exist_ok: bool = False,
     ) -> Queue:
         """Create a queue: rows that are each delivered until acknowledged, and then never again.
@@ -387,13 +388,14 @@ class Store(Closing):
         `consumers`: names of up to eight groups; each gets every row, and the processes of one group share them.
         `lease_timeout`: seconds after which a delivery that was not acknowledged goes back. `max_staleness`: rows carry
         the version of the policy that made them, in an int64 column `policy_version` that is added to the schema;
-        versions more than this behind `queue.policy_version` are neither taken in nor delivered. `max_writers`: as of
-        a table. `exist_ok`: return the queue if it is there with the very same settings.
+        versions more than this behind `queue.policy_version` are neither taken in nor delivered. `max_writers`, `disk`:
+        as of a table; a backlog that memory has no room for waits on disk, those rows first that are delivered last.
+        `exist_ok`: return the queue if it is there with the very same settings.
 
         Raises:
             NameTaken: a table or queue of that name exists (with other settings, if `exist_ok`).
             ConfigError: settings that are not allowed. OutOfHostMemory: it does not fit.
-            ReadOnlyStore: this attach is read-only.
+            DiskError: the folder of `disk` cannot be written. ReadOnlyStore: this attach is read-only.
 
         Example:
             >>> queue = store.create_queue("rollouts", conduit.Schema.from_example({"x": 1}), 1_000)
@@ -406,7 +408,7 @@ class Store(Closing):
         settings = QueueSettings(consumers, max_staleness, lease_timeout)
         spec = TableSpec(
             name, settings.complete(schema), max_size, samplers.Uniform(), windows.Row(), limiters.MinSize(),
-            max_writers, 25.0, 0, queue=settings,
+            max_writers, 25.0, 0, queue=settings, disk=disk,
         )  # fmt: skip
         self._create(spec, exist_ok)
         return self.queue(name)

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["Table", "UpdateResult"]
 
 
+_HUGE_PAGES_FROM = 8 << 20  # bytes of rows: about what a processor finds without a walk through page tables
+
 _exiting = threading.Event()
 _populators: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
@@ -82,6 +84,7 @@ class Table:
         self._readers = {
             view.name: Reader(core, store._native, self._spec, view, self._categories) for view in self._spec.views
         }
+        self._first = next(iter(self._readers.values()), None)  # a queue has none
         self._extender = Extender(self)
         self._loaders: weakref.WeakSet[Any] = weakref.WeakSet()  # those of queues too
         self._populating: threading.Thread | None = None
@@ -648,6 +651,8 @@ class Table:
         return find(self._spec.views, window, self.name)
 
     def _reader(self, window: str | None) -> Reader:
+        if window is None and self._first is not None:
+            return self._first
         return self._readers[self._view(window).name]
 
     def _check_writable(self) -> None:
@@ -658,18 +663,23 @@ class Table:
             )
 
     def _populate(self, step: int = 16 << 20) -> None:
-        """Touch the pages of the rows in the background, so that appends do not meet untouched ones."""
+        """Touch the pages of the rows in the background, so that appends do not meet untouched ones.
+
+        Those of large tables are put into huge pages meanwhile, and their index too: pages.hpp says why.
+        """
         core, attachment = self._native, self._store._native
         offset, end = core.data_offset, core.data_offset + core.data_bytes
+        join = core.data_bytes >= _HUGE_PAGES_FROM
 
         def populate() -> None:
-            for at in range(offset, end, step):
-                if _exiting.is_set():
-                    return
-                try:
-                    attachment.populate(at, min(step, end - at))
-                except StoreClosed:
-                    return
+            with contextlib.suppress(StoreClosed):
+                if join and not _exiting.is_set():
+                    core.join_index()
+                for at in range(offset // step * step, end, step):
+                    if _exiting.is_set():
+                        return
+                    first = max(at, offset)
+                    attachment.populate(first, min(at + step, end) - first, join)
 
         self._populating = threading.Thread(target=populate, name=f"conduit-populate-{self.name}", daemon=True)
         _populators.add(self._populating)

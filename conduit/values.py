@@ -187,4 +187,6 @@ def seconds(timeout: Any) -> float | None:
     Raises:
         ConfigError: negative, NaN or no number.
     """
-    return None if timeout is None else real_number("timeout", timeout, 0.0, math.inf)
+    if timeout is None or (timeout.__class__ is float and timeout >= 0.0):
+        return timeout
+    return real_number("timeout", timeout, 0.0, math.inf)

@@ -94,7 +94,7 @@ class Writer(_Base):
     def __init__(self, table: Table, *, timeout: float | None = 10.0) -> None:
         super().__init__(table, 1, timeout)
 
-    def append(self, *, priority: float | None = None, **columns: Any) -> None:
+    def append(self, /, *, priority: float | None = None, **columns: Any) -> None:
         """Append one row: a value for every column, nested observations as they come.
 
         It is visible to others at once; samplers draw it when its window is complete. `priority`: as given
@@ -189,7 +189,7 @@ class VectorWriter(_Base):
         self._chains = np.arange(num_envs, dtype=np.int32)
         self._ended = np.zeros(num_envs, np.bool_)
 
-    def append(self, *, final_obs: Any = None, priorities: Any = None, **columns: Any) -> None:
+    def append(self, /, *, final_obs: Any = None, priorities: Any = None, **columns: Any) -> None:
         """Append one step of every environment: arrays of shape (num_envs, *row_shape).
 
         `final_obs` ("same_step" only): what the ended environments' last steps led to, shape (num_envs, ...)
