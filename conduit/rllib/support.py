@@ -6,7 +6,7 @@ from typing import Any
 
 from conduit_store.errors import ConfigError
 
-__all__ = ["BUFFERS", "buffer_type", "check", "is_on_policy"]
+__all__ = ["BUFFERS", "buffer_type", "check", "is_offline", "is_on_policy"]
 
 BUFFERS = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")  # of several agents "MultiAgent" before them
 
@@ -19,31 +19,59 @@ def is_on_policy(config: Any) -> bool:
     return config.algo_class is not None and issubclass(config.algo_class, (PPO, IMPALA))
 
 
+def is_offline(config: Any) -> bool:
+    """Whether the algorithm learns from files: CQL."""
+    from ray.rllib.algorithms.cql.cql import CQL
+
+    return config.algo_class is not None and issubclass(config.algo_class, CQL)
+
+
 def check(config: Any) -> None:
     """Refuse what is not covered.
 
     Raises:
         ConfigError: says which setting, and what to do.
     """
-    from ray.rllib.algorithms.cql.cql import CQL
     from ray.rllib.algorithms.dqn.dqn import DQN
 
     on_policy = is_on_policy(config)
     if not on_policy and (config.algo_class is None or not issubclass(config.algo_class, DQN)):
         name = getattr(config.algo_class, "__name__", "no algorithm")
         raise ConfigError(
-            f"attach() got a config for {name}: DQN, SAC, TQC, PPO, APPO, IMPALA and what derives from them are covered"
+            f"attach() got a config for {name}: DQN, SAC, TQC, CQL, PPO, APPO, IMPALA and what derives from them are "
+            "covered"
         )
+    _refuse({"the old API stack": not config.enable_env_runner_and_connector_v2})
+    if is_offline(config):
+        _check_offline(config)
+        return
     _refuse(
         {
-            "CQL, whose data RLlib reads by itself": issubclass(config.algo_class, CQL),
-            "the old API stack": not config.enable_env_runner_and_connector_v2,
-            "offline data (input_)": not config.is_online,
+            f"offline data (input_) for {config.algo_class.__name__}": config.is_offline or not config.is_online,
             "create_local_env_runner=False: the driver's own closes the store": not config.create_local_env_runner,
         }
     )
     if not on_policy:
         _check_replay(config)
+
+
+def _check_offline(config: Any) -> None:
+    if not config.is_offline:
+        raise ConfigError("CQL learns from files: give the path of some, config.offline_data(input_=...)")
+    of_ours = getattr(config.offline_data_class, "conduit_reading", None) is not None
+    _refuse(
+        {
+            "an offline_data_class of your own": config.offline_data_class is not None and not of_ours,
+            "a prelearner_class of your own: no episodes are made": config.prelearner_class,
+            "a learner connector of your own with CQL: no episodes are made": config._learner_connector,
+            "several paths in input_: give their folder": isinstance(config.input_, list) and len(config.input_) > 1,
+            "input_filesystem: files of this machine are read": config.input_filesystem is not None,
+            "input_read_sample_batches: import them first": config.input_read_sample_batches,
+            "ignore_final_observation": config.ignore_final_observation,
+            f"n_step={config.n_step} with CQL, whose loss looks one step ahead": config.n_step != 1,
+            "several agents with CQL": config.is_multi_agent,
+        }
+    )
 
 
 def _check_replay(config: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "integration" / "rllib"  # its files import ray, so they are read here and not imported
 
-SOURCES = [(FOLDER / name).read_text() for name in ("exact.py", "on_policy.py", "behaviour.py")]
+SOURCES = [(FOLDER / name).read_text() for name in ("exact.py", "on_policy.py", "offline.py", "behaviour.py")]
 EXACT = [f"exact_{name}" for source in SOURCES for name in re.findall(r'^    "(\w+)": lambda: exact', source, re.M)]
 BEHAVIOUR = [name for source in SOURCES for name in re.findall(r"^def (\w+)\(\) -> None:", source, re.M)]
 FLOWS = [name for source in SOURCES for name in re.findall(r'^    "(\w+)": lambda: flows', source, re.M)]
@@ -67,5 +67,5 @@ def test_rllib_with_processes(name: str) -> None:
 
 def test_every_scenario_is_run() -> None:
     assert set(SLOW) < {*BEHAVIOUR, *EXACT, *FLOWS}
-    assert len(EXACT) == 24
-    assert len(FLOWS) == 2
+    assert len(EXACT) == 26
+    assert len(FLOWS) == 3

@@ -276,7 +276,10 @@ def refuses() -> None:
     """What is not covered is named at once."""
     cases = [
         (BCConfig().environment("CartPole-v1"), "BC"),
-        (CQLConfig().environment("Pendulum-v1"), "CQL"),
+        (CQLConfig().environment("Pendulum-v1"), "input_"),
+        (CQLConfig().offline_data(input_=["a", "b"]), "several paths"),
+        (CQLConfig().offline_data(input_="a").training(n_step=3), "n_step=3"),
+        (dqn().offline_data(input_="a"), "offline data"),
         (dqn(store_buffer_in_checkpoints=True).learners(num_learners=1), "num_learners=1"),
         (dqn().env_runners(create_local_env_runner=False, num_env_runners=1), "create_local_env_runner"),
         (dqn().rl_module(model_config={"use_lstm": True}), "recurrent"),
