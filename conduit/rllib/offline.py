@@ -170,10 +170,10 @@ def _columns(path: Path, names: Mapping[str, str]) -> dict[str, Any]:
     rename = {theirs: ours for theirs, ours in names.items() if theirs in fields.names and theirs != ours}
     first = read(next(piece for piece in pieces if piece.rows), fields.names, 1)
     columns = []
-    for field in fields:
-        name = rename.get(field.name, field.name)
+    for place, theirs in enumerate(str(name) for name in fields.names):
+        name = rename.get(theirs, theirs)
         if name.partition("/")[0] in _ROLES:
-            columns.append(_column(name, field, first.column(field.name), path))
+            columns.append(_column(name, fields.field(place), first.column(theirs), path))
     return {"schema": Schema(tuple(columns)), "rename": rename}
 
 

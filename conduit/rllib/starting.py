@@ -11,7 +11,7 @@ from conduit.rllib.ingest import Address
 from conduit.rllib.learner import BatchLearner, EpisodeLearner
 from conduit.rllib.replay import Delivering, PrioritizedReplay, Replay
 from conduit.rllib.rollouts import QueueAddress, Rollouts
-from conduit.rllib.support import buffer_type, check, is_on_policy
+from conduit.rllib.support import buffer_type, check, check_recurrent, is_on_policy
 from conduit.samplers import Prioritized, Uniform
 from conduit.store import Store
 from conduit_store.errors import ConfigError
@@ -58,6 +58,11 @@ def _start_replay(settings: Settings, algorithm: Any, store: Store) -> None:
         mean_episode_length=settings.mean_episode_length,
         seed=config.seed or 0,
     )
+    if algorithm.env_runner.module is not None and algorithm.env_runner.module.is_stateful():
+        check_recurrent(config)
+        each = each._replace(
+            max_seq_len=config.model_config["max_seq_len"], burn_in=getattr(config, "burn_in_len", 0)
+        )
     saved, learners = bool(config.store_buffer_in_checkpoints), max(1, config.num_learners)
     address = AgentsAddress(each) if config.is_multi_agent else each
     kind: Any = AgentsReplay if config.is_multi_agent else PrioritizedReplay if prioritized else Replay

@@ -6,7 +6,7 @@ from typing import Any
 
 from conduit_store.errors import ConfigError
 
-__all__ = ["BUFFERS", "buffer_type", "check", "is_offline", "is_on_policy"]
+__all__ = ["BUFFERS", "buffer_type", "check", "check_recurrent", "is_offline", "is_on_policy"]
 
 BUFFERS = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")  # of several agents "MultiAgent" before them
 
@@ -81,13 +81,30 @@ def _check_replay(config: Any) -> None:
                 config.num_learners > 0 and config.store_buffer_in_checkpoints,
             "a learner connector of your own with replay: it works on episodes, which stay in the store":
                 config._learner_connector,
-            "a recurrent module (use_lstm) with replay": bool((config.model_config or {}).get("use_lstm")),
         }
     )  # fmt: skip
+    if (config.model_config or {}).get("use_lstm"):
+        check_recurrent(config)
     kind = buffer_type(config)
     kinds = [f"MultiAgent{name}" if config.is_multi_agent else name for name in BUFFERS]
     if kind not in kinds:
         raise ConfigError(f"replay_buffer_config type {kind!r} is not covered: give one of {', '.join(kinds)}")
+
+
+def check_recurrent(config: Any) -> None:
+    """Refuse what RLlib's own replay cannot do with a recurrent module either.
+
+    Raises:
+        ConfigError: says which setting, and what to do.
+    """
+    _refuse(
+        {
+            f"n_step={config.n_step} with a recurrent module; use 1, as RLlib asks for": config.n_step != 1,
+            "several agents with a recurrent module and replay": config.is_multi_agent,
+            "prioritized replay with a recurrent module, to which RLlib's TD errors do not come back; use "
+            "replay_buffer_config type 'EpisodeReplayBuffer'": "Prioritized" in buffer_type(config),
+        }
+    )
 
 
 def _refuse(refused: dict[str, Any]) -> None:

@@ -21,8 +21,8 @@ BEHAVIOUR = [name for source in SOURCES for name in re.findall(r"^def (\w+)\(\) 
 FLOWS = [name for source in SOURCES for name in re.findall(r'^    "(\w+)": lambda: flows', source, re.M)]
 # Processes start, which takes each ten seconds, and some die: minutes.
 SLOW = (
-    "remote_runners", "tune_trials", "crash", "exact_dqn_learners", "exact_sac_learners", "exact_ppo_remote",
-    "exact_ppo_learners", *FLOWS,
+    "remote_runners", "tune_trials", "crash", "exact_dqn_learners", "exact_dqn_lstm_learners", "exact_sac_learners",
+    "exact_ppo_remote", "exact_ppo_learners", *FLOWS,
 )  # fmt: skip
 QUICK = [name for name in (*EXACT, *BEHAVIOUR) if name not in SLOW]
 
@@ -67,5 +67,5 @@ def test_rllib_with_processes(name: str) -> None:
 
 def test_every_scenario_is_run() -> None:
     assert set(SLOW) < {*BEHAVIOUR, *EXACT, *FLOWS}
-    assert len(EXACT) == 26
+    assert len(EXACT) == 29
     assert len(FLOWS) == 3

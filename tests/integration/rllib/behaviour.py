@@ -32,7 +32,7 @@ from conduit.samplers import Uniform
 from conduit.table import Table
 from conduit_store.arrow import to_numpy
 from conduit_transport import names
-from tests.integration.rllib.exact import SEVERAL, agents, dqn
+from tests.integration.rllib.exact import SEVERAL, agents, dqn, recurrent
 
 
 def short(config: Any, steps: int = 100, **replay: Any) -> Any:
@@ -102,6 +102,29 @@ def several_agents_train() -> None:
     assert {name: len(own) for name, own in again.local_replay_buffer.modules.items()} == stored
     again.train()
     again.stop()
+
+
+def recurrent_trains() -> None:
+    """Sequences of a recurrent module: as many as RLlib would draw, none as short as the burn-in; learnt from."""
+    config = short(recurrent(burn_in_len=2, train_batch_size_per_learner=40))
+    algo = conduit.rllib.attach(config, host_memory="64MiB").build_algo()
+    for _ in range(3):
+        algo.train()
+    result: Any = algo.train()
+    replay = algo.local_replay_buffer
+    assert len(replay) == result["num_env_steps_sampled_lifetime"] >= 400
+    assert result["learners"]["default_policy"]["qf_loss"] > 0
+    for _ in range(20):
+        (delivery,) = replay.sample(40, n_step=1, batch_length_T=5)
+        lengths = delivery.columns()["seq_lens"].numpy()
+        counted = np.cumsum(lengths + 1)
+        assert counted[-1] >= 40 > counted[-2]
+        assert lengths.min() > 2
+    with pytest.raises(conduit.ConfigError, match="sequences of 5 steps"):
+        replay.sample(40, n_step=1, batch_length_T=7)
+    assert sorted(replay.table.schema.names)[:3] == ["action", "extra/state_out/c", "extra/state_out/h"]
+    replay.table.verify()
+    algo.stop()
 
 
 def evicts() -> None:
@@ -282,7 +305,8 @@ def refuses() -> None:
         (dqn().offline_data(input_="a"), "offline data"),
         (dqn(store_buffer_in_checkpoints=True).learners(num_learners=1), "num_learners=1"),
         (dqn().env_runners(create_local_env_runner=False, num_env_runners=1), "create_local_env_runner"),
-        (dqn().rl_module(model_config={"use_lstm": True}), "recurrent"),
+        (dqn().rl_module(model_config={"use_lstm": True}), "prioritized replay with a recurrent"),
+        (dqn(n_step=2).rl_module(model_config={"use_lstm": True}), "n_step=2"),
         (dqn(replay_buffer_config={"type": "MultiAgentEpisodeReplayBuffer", "capacity": 10}), "MultiAgent"),
         (dqn().learners(learner_connector=lambda *_: []), "learner connector"),
         (3, "int"),
@@ -388,7 +412,8 @@ def tune_trials() -> None:
 
 SCENARIOS = {
     f.__name__: f
-    for f in (trains, several_agents_train, evicts, checkpoints, checkpoints_without_replay, flattened_observations,
-              nested_observations, stops_within_episodes, evaluates, callbacks, refuses, remote_runners, tune_trials,
+    for f in (trains, several_agents_train, recurrent_trains, evicts, checkpoints, checkpoints_without_replay,
+              flattened_observations, nested_observations, stops_within_episodes, evaluates, callbacks, refuses,
+              remote_runners, tune_trials,
               crash)
 }  # fmt: skip

@@ -17,7 +17,8 @@ from ray.rllib.utils.replay_buffers.utils import update_priorities_in_episode_re
 
 import conduit.rllib
 from conduit.rllib.agents import AgentsReplay
-from conduit.rllib.delivery import Deliveries, Delivery
+from conduit.rllib.delivery import Deliveries, Delivery, begin
+from conduit.rllib.sequences import sequences
 
 STEPS = "num_env_steps_sampled_lifetime"
 
@@ -56,6 +57,13 @@ def learners(config: Any, n: int) -> Any:
     return config.learners(num_learners=n, num_cpus_per_learner=0)
 
 
+LSTM = {"use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 5, "fcnet_hiddens": [16]}
+
+
+def recurrent(**training: Any) -> Any:
+    return dqn(n_step=1, replay_buffer_config=UNIFORM, **training).rl_module(model_config=LSTM)
+
+
 UNIFORM = {"type": "EpisodeReplayBuffer", "capacity": 10_000}
 RAINBOW = {"num_atoms": 51, "v_min": -10.0, "v_max": 10.0, "noisy": True}
 
@@ -72,6 +80,7 @@ class Twins:
         self.keys: dict[tuple[str, int], int] = {}  # of a step of an agent's episode
         ours = self.ours.local_replay_buffer
         self.several = isinstance(ours, AgentsReplay)
+        self.length = 0 if self.several else ours.address.max_seq_len  # of sequences, for recurrent modules
         self._collect(steps)
         self.replays: dict[str, Any] = ours.modules if self.several else {"default_policy": ours}
 
@@ -79,7 +88,7 @@ class Twins:
         orders: dict[str, list[tuple[str, int] | None]] = defaultdict(list)
         lengths: dict[str, int] = {}
         for _ in range(steps // 4):
-            episodes = self.stock.env_runner.sample(num_timesteps=4, random_actions=True)
+            episodes = self.stock.env_runner.sample(num_timesteps=4, random_actions=not self.length)
             self.stock.local_replay_buffer.add(episodes)
             self.ours.local_replay_buffer.add(episodes)
             for episode in (own for whole in episodes for own in getattr(whole, "agent_episodes", {0: whole}).values()):
@@ -105,8 +114,16 @@ class Twins:
         buffer, config = self.stock.local_replay_buffer, self.stock.config
         episodes = buffer.sample(
             num_items=n, n_step=config.n_step, gamma=config.gamma, beta=config.replay_buffer_config.get("beta"),
-            batch_length_T=0, lookback=0, min_batch_length_T=0, sample_episodes=True,
+            batch_length_T=self.length, lookback=int(self.length > 0), min_batch_length_T=config.burn_in_len
+            if self.length else 0, sample_episodes=True,
         )  # fmt: skip
+        if self.length:
+            if config.num_learners:  # RLlib sends the longest first
+                episodes = sorted(episodes, key=len, reverse=True)
+            keys = [self.keys[episode.id_, episode.t_started] for episode in episodes]
+            rows = self.replays["default_policy"].table.rows(np.array(keys, np.uint64))
+            of = max(1, config.num_learners)
+            return episodes, [Delivery(sequences(rows), parts=(i, of)) for i in range(of)]
         if isinstance(buffer, PrioritizedEpisodeReplayBuffer) and not self.several:
             # episodes of this buffer have names of their own
             triples = [buffer._indices[buffer._tree_idx_to_sample_idx[i]] for i in buffer._last_sampled_indices]
@@ -190,6 +207,7 @@ def exact(make: Any, *, batch: int, updates: int = 10, envs: int = 1) -> None:
                 )
                 ours = drawn[0].training_data("default_policy").batch.policy_batches
                 for module in twins.replays:
+                    begin(ours[module], stock.module[module])
                     if twins.several:  # RLlib forgets that an episode was truncated where it was terminated as well
                         ours[module]["truncateds"] = ours[module]["truncateds"] & ~ours[module]["terminateds"]
                     same(dict(sorted(whole[module].items())), dict(sorted(ours[module].items())), f"batch {module}")
@@ -216,6 +234,8 @@ SCENARIOS = {
     "dqn_uniform": lambda: exact(lambda: dqn(replay_buffer_config=UNIFORM, double_q=False, dueling=False), batch=64),
     "dqn_rainbow": lambda: exact(lambda: dqn(n_step=3, **RAINBOW), batch=32),
     "dqn_n_step_range": lambda: exact(lambda: dqn(n_step=(1, 4), gamma=0.9), batch=32),
+    "dqn_lstm": lambda: exact(lambda: recurrent(double_q=True, dueling=True), batch=64),
+    "dqn_lstm_burn_in": lambda: exact(lambda: recurrent(double_q=False, burn_in_len=2), batch=64),
     "dqn_agents": lambda: exact(lambda: agents(dqn(n_step=3, replay_buffer_config=SEVERAL)), batch=32),
     "sac_agents": lambda: exact(
         lambda: agents(sac(replay_buffer_config=SEVERAL), MultiAgentPendulum), batch=32, updates=5
@@ -231,5 +251,6 @@ SCENARIOS = {
 
 LEARNERS = {
     "dqn_learners": lambda: exact(lambda: learners(dqn(n_step=2), 2), batch=64, updates=3),
+    "dqn_lstm_learners": lambda: exact(lambda: learners(recurrent(), 1), batch=64, updates=3),
     "sac_learners": lambda: exact(lambda: learners(sac(n_step=(1, 3)), 1), batch=64, updates=3),
 }
