@@ -39,8 +39,9 @@ fuzz: setup  ## what reads bytes of others, 2 million inputs each (ARGS="--secon
 sanitize: setup  ## the native core under ThreadSanitizer, AddressSanitizer and UBSan
 	@$(BIN)/python tools/sanitize.py $(ARGS)
 
-bench: setup  ## measure, with ceilings in the same run; JSON lines
-	@$(BIN)/python -m bench run $(ARGS)
+bench: setup  ## measure beside a NumPy ring and what C reaches, and how costs grow; results in bench/results
+	@$(BIN)/python -m bench compare --drivers conduit,numpy-ring --name bench $(ARGS)
+	@$(BIN)/python -m bench.growth
 
 bench-peers: setup  ## the same cases beside other libraries, which get environments of their own
 	@$(BIN)/python -m bench peers --setup

@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     )
     both.set_defaults(command=compare)
     both.add_argument("--drivers", type=lambda s: s.split(","), default=list(DRIVERS), help=f"of {','.join(DRIVERS)}")
+    both.add_argument("--name", help="of the files of the results (compare, or quick)")
     both.add_argument("--out", type=Path, default=report.FOLDER, help="folder of the results (%(default)s)")
     for command in (one, both):
         command.add_argument("--quick", action="store_true", help="the cases with targets, short: one to two minutes")
@@ -77,7 +78,7 @@ def compare(arguments: argparse.Namespace) -> int:
     """Everything in turns. Returns 1 when the product failed a case; a missed target is shown, not an error."""
     drivers = ready(arguments.drivers)
     cases = [c for c in choose(arguments.quick, arguments.only) if any(takes_part(d, c) for d in drivers)]
-    name = "quick" if arguments.quick else "compare"
+    name = arguments.name or ("quick" if arguments.quick else "compare")
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / f"{name}.jsonl"
     machine = describe()

@@ -10,6 +10,7 @@ from bench.workloads import WORKLOADS, Workload
 
 BATCH = 256  # of the updates and of the learner beside writers
 INSERT = 32  # rows a writer process inserts at a time
+PACE = 5_000  # rows a second each of several writers inserts where all libraries are to have the same to take in
 DRIVERS = ("conduit", "numpy-ring", "cpprb", "cpprb-mp", "torchrl", "torchrl-memmap", "tianshou", "sb3", "flashbax",
            "reverb", "rllib", "transferqueue", "flight")  # fmt: skip
 _REPLAY = ("append/*", "sample*", "update/*")
@@ -17,26 +18,28 @@ _SMALL = ("append/W[12]/*", "sample*/W[12]/*", "update/W[12]/*")  # W3 takes the
 _TAKES_PART: dict[str, tuple[str, ...]] = {
     "conduit": ("*",),
     "numpy-ring": (*_REPLAY, "append-priorities/*"),
-    "cpprb": (*_REPLAY, "append-priorities/*", "cross/*", "import"),
+    "cpprb": (*_REPLAY, "append-priorities/*", "cross/*", "paced/*", "import"),
     "cpprb-mp": (*_REPLAY, "append-priorities/*"),  # beside writers, cpprb is this
-    "torchrl": (*_REPLAY, "cross/*"),
+    "torchrl": (*_REPLAY, "cross/*", "paced/*"),
     "torchrl-memmap": _REPLAY,
     "tianshou": ("sample*/W[12]/*", "update/W[12]/*"),  # its unit of appending is a vector step
     "sb3": ("append/*/uniform/32", "sample/*/uniform/*"),  # the same, of 32 environments
     "flashbax": _SMALL,
-    "reverb": (*_SMALL, "cross/W[12]/*"),
+    "reverb": (*_SMALL, "cross/W[12]/*", "paced/*"),
     "rllib": ("append/W[12]/*", "sample*/W[12]/*"),  # it updates what it has sampled last, once
     "transferqueue": ("append/W1/uniform/*", "sample/W1/uniform/*"),
     "flight": ("append/*/uniform/*", "sample/*/uniform/*"),
 }
 CEILING = "ceiling"
+BESIDE_WRITERS = ("cross", "paced")  # a learner of this process, writers in others
+COUNTED = ("memory", "memory-frames", "import")  # not calls that are timed
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One operation on one kind of row. `batch` in rows; `writers` in processes."""
 
-    op: str  # append[-priorities] | sample[-update] | update | n-step | sequence | cross | memory | import
+    op: str  # one of all_cases
     workload: str
     prioritized: bool = True
     batch: int = 0
@@ -46,10 +49,10 @@ class Case:
     def name(self) -> str:
         if self.op == "import":
             return "import"
-        if self.op == "memory":
-            return f"memory/{self.workload}"
-        if self.op == "cross":
-            return f"cross/{self.workload}/{self.writers}-writer{'s' if self.writers > 1 else ''}"
+        if self.op in ("memory", "memory-frames"):
+            return f"{self.op}/{self.workload}"
+        if self.op in BESIDE_WRITERS:
+            return f"{self.op}/{self.workload}/{self.writers}-writer{'s' if self.writers > 1 else ''}"
         if self.op in ("update", "sample-update", "append-priorities"):
             return f"{self.op}/{self.workload}/{self.batch}"
         return f"{self.op}/{self.workload}/{'prioritized' if self.prioritized else 'uniform'}/{self.batch}"
@@ -74,17 +77,22 @@ def all_cases() -> list[Case]:
         cases += [Case("n-step", workload, True, BATCH), Case("sequence", workload, True, 32)]
         cases += [Case("update", workload, True, BATCH), Case("sample-update", workload, True, BATCH)]
         cases += [Case("cross", workload, True, BATCH, writers) for writers in (1, 4)]
+        if workload == "W1":
+            cases.append(Case("paced", workload, True, BATCH, 4))
         cases.append(Case("memory", workload))
+        if workload == "W3":
+            cases += [Case("stack", workload, True, BATCH), Case("memory-frames", workload)]
     return [*cases, Case("import", "W1")]
 
 
 QUICK = (
     "sample/W1/prioritized/256",
+    "sample/W1/uniform/256",
     "append/W1/prioritized/1",
-    "append/W1/prioritized/512",
     "append-priorities/W1/512",
     "sample-update/W1/256",
     "cross/W1/1-writer",
+    "paced/W1/4-writers",
     "memory/W1",
     "import",
 )
@@ -111,8 +119,8 @@ def takes_part(driver: str, case: Case) -> bool:
 
 
 def needs_ceiling(case: Case) -> bool:
-    """Whether the ceiling is a measurement of its own (memory and import carry theirs)."""
-    return case.op not in ("memory", "import")
+    """Whether the ceiling is a measurement of its own (what is counted carries its own)."""
+    return case.op not in COUNTED
 
 
 def memory_bytes(driver: str, case: Case) -> int:
@@ -122,7 +130,9 @@ def memory_bytes(driver: str, case: Case) -> int:
         return 1 << 28
     capacity, filled = {
         "cross": (rows.shared, rows.shared),
+        "paced": (rows.shared, rows.shared),
         "memory": (rows.held, rows.held),
+        "memory-frames": (rows.held, rows.held),
     }.get(case.op, (rows.ring, rows.ring) if case.op.startswith("append") else (rows.capacity, rows.filled))
     resident = capacity if driver in ("conduit", "cpprb", "cpprb-mp", "tianshou", "flashbax") else filled
     return int(resident * (rows.row_bytes * 1.1 + 64)) + (1 << 29)

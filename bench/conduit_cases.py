@@ -14,13 +14,15 @@ ALPHA, BETA = 0.6, 0.4
 MAX_WRITERS = 8
 
 
-def create(workload: Workload, capacity: int, prioritized: bool) -> tuple[conduit.Store, conduit.Table]:
+def create(
+    workload: Workload, capacity: int, prioritized: bool, max_writers: int = MAX_WRITERS
+) -> tuple[conduit.Store, conduit.Table]:
     """A store of one table of plain transitions."""
     example = one_row(make_rows(workload, 1))
     store = conduit.Store.create(f"bench-{os.getpid()}", host_memory=None)
     sampler: Any = conduit.samplers.Prioritized(alpha=ALPHA, beta=BETA) if prioritized else conduit.samplers.Uniform()
     schema = conduit.Schema.from_example(example)
-    return store, store.create_table("rows", schema, capacity, sampler=sampler, max_writers=MAX_WRITERS)
+    return store, store.create_table("rows", schema, capacity, sampler=sampler, max_writers=max_writers)
 
 
 class ConduitDriver:
@@ -74,19 +76,27 @@ class MemoryCase:
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
+        self.row_bytes: int = workload.row_bytes
+        self.limit_bytes = 1.05 * self.row_bytes + 24  # a row
+        self.mean_episode: float | None = None  # steps
         before = memory_files()
-        self.store, self.table = create(workload, workload.held, prioritized=True)
-        parts = split(make_rows(workload, 1_024), 512)
-        for i in range(workload.held * 5 // 4 // 512):
-            self.table.extend(parts[i % len(parts)])
+        self.store, self.table = self.filled()
         self.held = sum(bytes_ for file, bytes_ in memory_files().items() if file not in before)
+
+    def filled(self) -> tuple[conduit.Store, conduit.Table]:
+        """A table that has wrapped."""
+        store, table = create(self.workload, self.workload.held, prioritized=True)
+        parts = split(make_rows(self.workload, 1_024), 512)
+        for i in range(self.workload.held * 5 // 4 // 512):
+            table.extend(parts[i % len(parts)])
+        return store, table
 
     def slice(self, seconds: float) -> None:
         """Nothing changes with time."""
 
     def result(self) -> dict[str, Any]:
-        rows, row_bytes = len(self.table), self.workload.row_bytes
-        open_blocks = (MAX_WRITERS + 1) * block_bytes(self.table)
+        rows, row_bytes = len(self.table), self.row_bytes
+        open_blocks = (MAX_WRITERS + 1) * block_bytes(self.table, self.mean_episode)
         overhead = (self.held - open_blocks) / rows - row_bytes
         return {
             "unit": "bytes",
@@ -97,7 +107,7 @@ class MemoryCase:
             "held_bytes": self.held,
             "open_block_bytes": open_blocks,
             "over_row_bytes": round((self.held - open_blocks) / (rows * row_bytes), 4),
-            "limit_bytes": round(rows * (1.05 * row_bytes + 24)),
+            "limit_bytes": round(rows * self.limit_bytes),
             "overhead_bytes_per_row": round(overhead, 2),
             "ceiling": {"what": "the rows themselves", "median": rows * row_bytes},
         }
@@ -106,9 +116,9 @@ class MemoryCase:
         self.store.close()
 
 
-def block_bytes(table: conduit.Table) -> int:
+def block_bytes(table: conduit.Table, mean_episode: float | None = None) -> int:
     """Bytes of one block of the table."""
-    return plan(table.schema, table.max_size, max_writers=MAX_WRITERS, mean_episode_length=None).block_bytes
+    return plan(table.schema, table.max_size, max_writers=MAX_WRITERS, mean_episode_length=mean_episode).block_bytes
 
 
 def memory_files() -> dict[int, int]:

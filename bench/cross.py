@@ -1,4 +1,4 @@
-"""Writer processes insert at full speed into one table while a learner samples it and updates priorities."""
+"""Writer processes insert, at full speed or at a pace, while a learner samples the table and updates priorities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.cases import BATCH, INSERT, Case
+from bench.cases import BATCH, INSERT, PACE, Case
 from bench.driver import Driver
 from bench.measure import fill, wrong_rows
 from bench.timing import Slices, timed_calls
@@ -114,7 +114,12 @@ def write(driver: Driver, case: Case, k: int, counts: Any, ready: Any, go: Any) 
     inserted = 0
     while True:
         go.wait()
+        started, before = time.perf_counter(), inserted
         while counts[running]:
+            early = started + (inserted - before) / PACE - time.perf_counter()
+            if case.op == "paced" and early > 0.0:
+                time.sleep(early)
+                continue
             append(encoded[turn % len(encoded)])
             turn += 1
             inserted += INSERT

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bench.cases import BATCH, CEILING, Case
+from bench.cases import BATCH, BESIDE_WRITERS, CEILING, Case
 from bench.driver import IMPORTS, Driver, load
 from bench.timing import Slices, timed_calls
 from bench.workloads import Rows, make_rows, split
@@ -29,7 +29,7 @@ def build(driver: str, case: Case) -> Measurement:
     """The measurement of a case, its table filled."""
     if driver == CEILING:
         return Ceiling(case)
-    if case.op == "cross":
+    if case.op in BESIDE_WRITERS:
         from bench.cross import CrossCase
 
         return CrossCase(load(driver), case)
@@ -37,11 +37,15 @@ def build(driver: str, case: Case) -> Measurement:
         from bench.conduit_cases import MemoryCase
 
         return MemoryCase(case.rows)
+    if case.op == "memory-frames":
+        from bench.window_cases import FramesMemoryCase
+
+        return FramesMemoryCase(case)
     if case.op == "import":
         from bench.imports import ImportCase
 
         return ImportCase(IMPORTS[driver])
-    if case.op in ("n-step", "sequence"):
+    if case.op in ("n-step", "sequence", "stack"):
         from bench.window_cases import WindowCase
 
         return WindowCase(case)
@@ -114,8 +118,11 @@ class Ceiling:
             self.ceiling = CopyCeiling(rows, rows.ring, batch)
             return
         drawn = DRAW if case.prioritized else 0
-        draws = drawn | GATHER
-        steps = {"sample": draws, "n-step": draws, "update": UPDATE}.get(case.op, DRAW | GATHER | UPDATE)
+        steps = DRAW | GATHER | UPDATE
+        if case.op in ("sample", "n-step", "stack"):
+            steps = drawn | GATHER
+        elif case.op == "update":
+            steps = UPDATE
         if case.op == "sequence":
             from bench.window_cases import SequenceRows
 
@@ -123,7 +130,7 @@ class Ceiling:
             n = rows.filled * rows.row_bytes // 2 // sequences.row_bytes  # as many bytes as the steps have
             self.ceiling = BatchCeiling(sequences, n, n, batch, drawn | GATHER)
             return
-        capacity, filled = (rows.shared, rows.shared) if case.op == "cross" else (rows.capacity, rows.filled)
+        capacity, filled = (rows.shared, rows.shared) if case.op in BESIDE_WRITERS else (rows.capacity, rows.filled)
         self.ceiling = BatchCeiling(rows, capacity, filled, batch, steps)
 
     def slice(self, seconds: float) -> None:

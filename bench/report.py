@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.cases import DRIVERS, all_cases
-from bench.targets import Record, Results, Verdict, index, ratio, value, verdicts
+from bench.cases import BESIDE_WRITERS, COUNTED, DRIVERS, all_cases
+from bench.targets import (
+    Record,
+    Results,
+    Verdict,
+    ceiling_value,
+    fastest_peer,
+    index,
+    of_ceiling,
+    ratio,
+    value,
+    verdicts,
+)
 
 FOLDER = Path(__file__).parent / "results"
 UNITS = {
     "append": "rows/s",
     "append-priorities": "rows/s",
     "cross": "batches/s",
+    "paced": "batches/s",
     "import": "ms",
     "memory": "bytes/bytes",
+    "memory-frames": "bytes/bytes",
 }
 DISTURBED = 0.3  # cores
 MARK = {True: "yes", False: "NO", None: "-"}
@@ -41,49 +55,48 @@ def cell(record: Record | None) -> str:
         return "-"
     if "error" in record:
         return "failed"
-    if record["op"] == "memory":
+    if "over_row_bytes" in record:
         return f"{record['over_row_bytes']:.3f}"
     text = number(value(record))
-    if record["op"] == "cross":
+    if record["op"] in BESIDE_WRITERS:
         text += f" ({number(record['arriving_rows_per_s'])} rows/s arrive)"
     return text
 
 
-def ceiling_value(record: Record) -> float | None:
-    """The ceiling in the unit of the case."""
-    ceiling = record.get("ceiling", {})
-    median = ceiling.get("median")
-    if median is None:
-        return None
-    if record["op"].startswith("append"):
-        return float(record["batch"] / median * 1e6)
-    return float(1e6 / median) if record["op"] == "cross" else float(median)
+SUMMARY = ("case", "unit", "conduit", "ceiling", "of it", "best peer", "has", "conduit is")
 
 
-def table_rows(records: list[Record], drivers: list[str]) -> list[list[str]]:
-    """Case, unit, each driver, ceiling, best ratio to a peer; cases in their own order."""
+def summary_rows(records: list[Record]) -> list[list[str]]:
+    """What SUMMARY names, of each case, in their own order: beside the physical limit and the best peer."""
     results: Results = index(records)
     rows: list[list[str]] = []
     for case in all_cases():
-        found = [r for d in drivers if (r := results.get((case.name, d))) is not None]
-        if not found:
-            continue
-        ceiling = "1" if case.op == "memory" else number(ceiling_value(found[0]))
         ours = results.get((case.name, "conduit"))
-        ratios = [
-            f"{d} {times:.2f}x"
-            for d in drivers
-            if d not in ("conduit", "numpy-ring") and (times := ratio(ours, results.get((case.name, d))))
-        ]
-        cells = [cell(results.get((case.name, d))) for d in drivers]
-        rows.append([case.name, UNITS.get(case.op, "us"), *cells, ceiling, ", ".join(ratios) or "-"])
+        if ours is None:
+            continue
+        peer = fastest_peer(results, case.name)
+        share, times = of_ceiling(ours), ratio(ours, peer)
+        ceiling = "1" if "over_row_bytes" in ours else number(ceiling_value(ours))
+        row = [case.name, UNITS.get(case.op, "us"), cell(ours), ceiling, "-" if share is None else f"{share:.0%}"]
+        row += ["-", "-", "-"] if peer is None else [peer["driver"], cell(peer), f"{times:.2f}x" if times else "-"]
+        rows.append(row)
+    return rows
+
+
+def driver_rows(records: list[Record], drivers: list[str]) -> list[list[str]]:
+    """Case, unit and each driver's number; cases in their own order."""
+    results: Results = index(records)
+    rows: list[list[str]] = []
+    for case in all_cases():
+        found = [results.get((case.name, d)) for d in drivers]
+        if any(r is not None for r in found):
+            rows.append([case.name, UNITS.get(case.op, "us"), *map(cell, found)])
     return rows
 
 
 def markdown(machine: dict[str, Any], records: list[Record], plot: str) -> str:
     """The page."""
     drivers = [d for d in DRIVERS if any(r["driver"] == d for r in records)]
-    head = ["case", "unit", *drivers, "ceiling", "conduit is"]
     out = ["# Benchmark results", "", "Made by `python -m bench compare`; how to read it: docs/benchmarks.md.", ""]
     out += [f"- {key.replace('_', ' ')}: {shown}" for key, shown in machine.items()]
     for driver in drivers:
@@ -94,10 +107,14 @@ def markdown(machine: dict[str, Any], records: list[Record], plot: str) -> str:
     out += ["", "## Targets", "", "| target | measured | against | holds |", "|---|---|---|---|"]
     out += [f"| {v.target} | {v.measured} | {v.against} | {MARK[v.holds]} |" for v in verdicts(records)]
     out += ["", "## Cases", "", f"![cases]({plot})", ""]
-    out += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    out += ["| " + " | ".join(row) + " |" for row in table_rows(records, drivers)]
+    out += markdown_table(SUMMARY, summary_rows(records))
+    out += ["", "## Every library", "", *markdown_table(("case", "unit", *drivers), driver_rows(records, drivers))]
     out += ["", *notes(records)]
     return "\n".join(out).rstrip() + "\n"
+
+
+def markdown_table(head: Sequence[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
 
 
 def notes(records: list[Record]) -> list[str]:
@@ -131,7 +148,7 @@ def plot(records: list[Record], path: Path) -> None:
     drivers = [d for d in DRIVERS if any(r["driver"] == d for r in records)]
     results = index(records)
     names = [
-        c.name for c in all_cases() if c.op not in ("memory", "import") and any(r["case"] == c.name for r in records)
+        c.name for c in all_cases() if c.op not in COUNTED and any(r["case"] == c.name for r in records)
     ]
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.16 * len(drivers) * max(len(names), 1)), layout="constrained")
     for k, driver in enumerate(drivers):
@@ -144,7 +161,7 @@ def plot(records: list[Record], path: Path) -> None:
     axes.set_xlabel("time over the ceiling's (C, one core, same rows); shorter is better")
     axes.grid(axis="x", which="both", alpha=0.3)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    figure.legend(loc="outside upper center", ncols=len(drivers))
+    figure.legend(loc="outside upper center", ncols=min(len(drivers), 6))
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
@@ -153,10 +170,8 @@ def times_ceiling(record: Record | None) -> float:
     """Zero where there is no number."""
     if record is None or "error" in record:
         return 0.0
-    measured, ceiling = value(record), ceiling_value(record)
-    if not measured or not ceiling:
-        return 0.0
-    return ceiling / measured if record["op"].startswith(("append", "cross")) else measured / ceiling
+    share = of_ceiling(record)
+    return 1.0 / share if share else 0.0
 
 
 def write(machine: dict[str, Any], records: list[Record], folder: Path, name: str) -> list[Path]:
@@ -205,11 +220,11 @@ def show(records: list[Record], console: Any) -> None:
     """Rich tables: every case, then the targets."""
     from rich.table import Table
 
-    drivers = [d for d in DRIVERS if any(r["driver"] == d for r in records)]
     cases = Table(title="cases (medians)", title_justify="left")
-    for column in ("case", "unit", *drivers, "ceiling", "conduit is"):
-        cases.add_column(column, justify="left" if column in ("case", "unit", "conduit is") else "right")
-    for row in table_rows(records, drivers):
+    for column in SUMMARY:
+        left = column in ("case", "unit", "best peer")
+        cases.add_column(column, justify="left" if left else "right", no_wrap=column in ("case", "best peer"))
+    for row in summary_rows(records):
         cases.add_row(*row)
     console.print(cases)
     goals = Table(title="targets", title_justify="left")

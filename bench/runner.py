@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from bench.cases import CEILING, Case, memory_bytes, needs_ceiling, takes_part
+from bench.cases import BESIDE_WRITERS, CEILING, COUNTED, Case, memory_bytes, needs_ceiling, takes_part
 from bench.peers import setup
 
 ROOT = Path(__file__).parent.parent
@@ -35,13 +35,13 @@ class Plan:
     cross_slice_s: float = 1.5
 
     def seconds(self, case: Case) -> float:
-        return self.cross_slice_s if case.op == "cross" else self.slice_s
+        return self.cross_slice_s if case.op in BESIDE_WRITERS else self.slice_s
 
     def estimate_s(self, case: Case, drivers: int) -> float:
         """About the seconds of a case, for the time to go before anything was measured."""
-        if case.op in ("memory", "import"):
+        if case.op in COUNTED:
             return 3.0 + drivers
-        start = {"W1": 2.0, "W2": 3.5, "W3": 7.0}[case.workload] * drivers * (1.5 if case.op == "cross" else 1.0)
+        start = {"W1": 2.0, "W2": 3.5, "W3": 7.0}[case.workload] * drivers * (1.5 if case.op in BESIDE_WRITERS else 1.0)
         return start + drivers * self.rounds * (self.seconds(case) + 0.05)
 
 

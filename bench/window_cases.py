@@ -1,8 +1,9 @@
-"""Windows over the steps of episodes: n-step returns and sequences, beside a C gather of the same bytes."""
+"""Windows over the steps of episodes: n-step returns, sequences, frame stacks, beside a C gather of the same bytes."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 import conduit
 from bench.cases import Case
+from bench.conduit_cases import MAX_WRITERS, MemoryCase
 from bench.timing import Slices, timed_calls
 from bench.workloads import Rows, Workload, make_rows
 from conduit import windows
@@ -18,7 +20,8 @@ N_STEP = 3
 BURN_IN, LENGTH = 20, 20
 EPISODE = 500
 PIECE = 512
-OPS = ("n-step", "sequence")
+STACK = 4
+STEP_BYTES = 8 << 10  # what a step of W3 may take where each frame is stored once
 
 
 class SequenceRows:
@@ -39,16 +42,15 @@ class WindowCase:
     """Sampling windows of one table that holds episodes of 500 steps, each observation once."""
 
     def __init__(self, case: Case) -> None:
-        rows = case.rows
+        rows = frames(case.rows) if case.op == "stack" else case.rows
         self.case, self.slices = case, Slices()
         self.pool = make_rows(rows, rows.pool)
-        self.store = conduit.Store.create(f"bench-{os.getpid()}", host_memory=None)
-        sampler: Any = conduit.samplers.Prioritized(0.6, 0.4) if case.prioritized else conduit.samplers.Uniform()
-        window = windows.NStep(N_STEP) if case.op == "n-step" else windows.Sequence(LENGTH, burn_in=BURN_IN)
-        schema = conduit.Schema.from_example({name: column[0] for name, column in steps_of(self.pool).items()})
-        self.table = self.store.create_table(
-            "steps", schema, rows.capacity, sampler=sampler, window=window, mean_episode_length=EPISODE
-        )
+        window = {
+            "n-step": windows.NStep(N_STEP),
+            "sequence": windows.Sequence(LENGTH, burn_in=BURN_IN),
+            "stack": windows.FrameStack(STACK),
+        }[case.op]
+        self.store, self.table = create(self.pool, rows.capacity, window, case.prioritized)
         fill(self.table, self.pool, rows.filled)
         if case.prioritized:
             spread(self.table, rows.filled // 64)
@@ -67,6 +69,37 @@ class WindowCase:
     def close(self) -> None:
         self.last = None
         self.store.close()
+
+
+class FramesMemoryCase(MemoryCase):
+    """Bytes of a full table of single frames, from which stacks are made when they are sampled."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(frames(case.rows))
+        self.row_bytes -= int(np.prod(self.workload.obs_shape))  # next_obs is the next row's
+        self.limit_bytes, self.mean_episode = float(STEP_BYTES), EPISODE
+
+    def filled(self) -> tuple[conduit.Store, conduit.Table]:
+        pool = make_rows(self.workload, self.workload.pool)
+        store, table = create(pool, self.workload.held, windows.FrameStack(STACK), prioritized=True)
+        fill(table, pool, self.workload.held * 5 // 4)
+        return store, table
+
+
+def frames(workload: Workload) -> Workload:
+    """The workload with one frame as its observation."""
+    return replace(workload, obs_shape=workload.obs_shape[:2])
+
+
+def create(pool: Rows, capacity: int, window: Any, prioritized: bool) -> tuple[conduit.Store, conduit.Table]:
+    """A store of one table of steps."""
+    store = conduit.Store.create(f"bench-{os.getpid()}", host_memory=None)
+    sampler: Any = conduit.samplers.Prioritized(0.6, 0.4) if prioritized else conduit.samplers.Uniform()
+    schema = conduit.Schema.from_example({name: column[0] for name, column in steps_of(pool).items()})
+    table = store.create_table(
+        "steps", schema, capacity, sampler=sampler, window=window, mean_episode_length=EPISODE, max_writers=MAX_WRITERS
+    )
+    return store, table
 
 
 def steps_of(pool: Rows) -> Rows:
@@ -112,6 +145,14 @@ def check(batch: conduit.Batch, pool: Rows, case: Case) -> None:
             m = min(N_STEP, int(ends[np.searchsorted(ends, i)]) - i + 1)
             expected = sum(0.99**j * float(pool["reward"][i + j]) for j in range(m))
             right[k] = batch["n_step"][k] == m and abs(batch["reward"][k] - expected) <= 1e-3 * max(1.0, abs(expected))
+    elif case.op == "stack":
+        places = np.argsort(pool["reward"])[batch["reward"].astype(np.int64)]
+        firsts = np.concatenate([[0], ends + 1])[np.searchsorted(ends, places)]
+        behind = np.maximum(places[:, None] + np.arange(1 - STACK, 1), firsts[:, None])
+        after = np.maximum(places[:, None] + np.arange(2 - STACK, 1), firsts[:, None])
+        right = (batch["obs"] == pool["obs"][behind]).all((1, 2, 3))
+        right &= (batch["next_obs"][:, :-1] == pool["obs"][after]).all((1, 2, 3))
+        right &= (batch["next_obs"][:, -1] == pool["next_obs"][places]).all((1, 2))
     else:
         order = np.argsort(pool["reward"])
         mask = batch["mask"]

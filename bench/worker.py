@@ -17,7 +17,7 @@ import sys
 import traceback
 from typing import Any, TextIO
 
-from bench.cases import CEILING, Case
+from bench.cases import CEILING, COUNTED, Case
 from bench.measure import Measurement, build
 from bench.timing import cpu_use, interference
 
@@ -81,7 +81,7 @@ def alone(driver: str, case: Case, answers: TextIO) -> None:
 
 def prepare(driver: str, case: Case) -> Measurement:
     """One thread, then the table."""
-    if driver != CEILING and case.op not in ("memory", "import"):
+    if driver != CEILING and case.op not in COUNTED:
         import torch
 
         torch.set_num_threads(1)

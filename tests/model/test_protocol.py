@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.model import claiming, epochs, pins, publication, waiting
+from tests.model import claiming, epochs, pins, places, publication, waiting
 from tests.model.explorer import explore
 
 slow = pytest.mark.slow
@@ -43,6 +43,12 @@ def _name(model: Any) -> str:
         (waiting, {"needs": (2,), "crashes": 1, "sliced": True}),
         pytest.param(waiting, {"needs": (2,), "crashes": 1, "bystanders": 1, "sliced": True}, marks=slow),
         (claiming, {"threads": 3}),
+        (places, {"rounds": 1, "views": 1}),
+        (places, {"rounds": 2, "batches": 0, "rewrites": 1}),
+        (places, {"rounds": 1, "crashes": 1}),
+        pytest.param(places, {"rounds": 3, "views": 1}, marks=slow),
+        pytest.param(places, {"rounds": 2, "rewrites": 1, "crashes": 1}, marks=slow),
+        pytest.param(places, {"rounds": 1, "lives": 1, "views": 1}, marks=slow),
     ],
     ids=lambda value: _words(value) if isinstance(value, dict) else _name(value),
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench import cases, driver, measure, targets
+from bench import cases, driver, measure, report, targets
 from bench.peers import setup
 from bench.report import write_bars
 from bench.workloads import W1, make_rows, split
@@ -58,6 +58,53 @@ def test_rows_are_steps_one_after_the_other() -> None:
     tensors["next_obs"][3, 0] += 1
     with pytest.raises(RuntimeError, match="1 of 64"):
         measure.check_rows(tensors, rows, case)
+
+
+def record(case: str, driver: str, us: float, ceiling: float | None = None) -> targets.Record:
+    """One line of a results file: a call of `us` microseconds in each of three rounds."""
+    found = next(c for c in cases.all_cases() if c.name == case)
+    per_s = 1e6 / us
+    line = {"case": case, "driver": driver, **found.to_json(), "unit": "us", "median": us, "rounds": [us] * 3}
+    line |= {"batches_per_s": per_s, "rounds_batches_per_s": [per_s] * 3, "arriving_rows_per_s": 30_000.0}
+    line |= {"rows_per_s": per_s * found.batch, "rounds_rows_per_s": [per_s * found.batch] * 3}
+    return line | ({"ceiling": {"median": ceiling}} if ceiling else {})
+
+
+def test_targets_hold_or_not_by_the_numbers() -> None:
+    held = targets.verdicts(
+        [
+            record("sample/W1/prioritized/256", "conduit", 30.0, ceiling=20.0),
+            record("sample/W1/prioritized/256", "cpprb", 180.0),
+            record("sample/W1/prioritized/256", "torchrl", 150.0),  # the best peer: 5x
+            record("sample/W1/prioritized/256", "numpy-ring", 50.0),  # no peer
+            record("append/W1/prioritized/1", "conduit", 2.0),
+            record("append/W1/prioritized/1", "cpprb", 8.0),  # 4x, where 5x is asked for
+            record("paced/W1/4-writers", "conduit", 100.0, ceiling=40.0),
+            record("paced/W1/4-writers", "reverb", 900.0),
+            record("stack/W3/prioritized/256", "conduit", 1_000.0, ceiling=700.0),
+        ]
+    )
+    assert [(v.measured, v.holds, v.against) for v in held] == [
+        ("5.00x", True, "torchrl"),
+        ("67%", False, "C, one core"),
+        ("70%", False, "C, one core"),
+        ("4.00x", False, "cpprb"),
+        ("9.00x", True, "reverb"),
+    ]
+
+
+def test_each_case_stands_beside_the_limit_and_the_best_peer() -> None:
+    lines = [
+        record("append/W1/prioritized/32", "conduit", 4.0, ceiling=1.0),
+        record("append/W1/prioritized/32", "cpprb", 8.0),
+        record("append/W1/prioritized/32", "reverb", 80.0),
+    ]
+    assert report.summary_rows(lines) == [
+        ["append/W1/prioritized/32", "rows/s", "8.00 M", "32.00 M", "25%", "cpprb", "4.00 M", "2.00x"]
+    ]
+    assert report.driver_rows(lines, ["conduit", "reverb"]) == [
+        ["append/W1/prioritized/32", "rows/s", "8.00 M", "400,000"]
+    ]
 
 
 LINES = [
