@@ -7,10 +7,11 @@ from typing import Any
 
 from conduit.loader import LoaderSettings
 from conduit.rllib.env_runner import storing
+from conduit.rllib.frames import Frames
 from conduit.rllib.learner import opening_episodes, taking_batches
 from conduit.rllib.replay import Delivering
 from conduit.rllib.starting import Settings, on_algorithm_init, on_env_runners_recreated, on_train_result
-from conduit.rllib.support import check, is_offline, is_on_policy
+from conduit.rllib.support import check, check_frames, is_offline, is_on_policy
 from conduit_store.errors import ConfigError, MissingExtra
 
 __all__ = ["attach"]
@@ -27,6 +28,7 @@ def attach(
     prefetch: int | str = "auto",
     max_priority_drift: float | None = None,
     sample_timeout: float | None = 60.0,
+    frames: Frames | None = None,
 ) -> Any:
     """Let an RLlib config's algorithm keep its experience in a Conduit store. Returns the config.
 
@@ -48,6 +50,7 @@ def attach(
     `prefetch`, `max_priority_drift`: batches prepared behind the update, see `Table.loader`. "auto" prepares one ahead
     at most under prioritized replay: drawn before the update that runs meanwhile has set its priorities. With prefetch
     0, or a drift of 0, a batch is drawn from all priorities set until it is asked for, as RLlib does.
+    `frames`: with replay, of observations that are stacks of frames: each is stored once, see `Frames`.
     `sample_timeout`: seconds that a draw may wait for rows, or an env runner for room in the queue of episodes.
 
     Raises:
@@ -66,6 +69,8 @@ def attach(
         raise ConfigError(f"attach() got a {type(config).__name__}: give an RLlib AlgorithmConfig, as DQNConfig()")
     check(config)
     LoaderSettings(batch_size=1, prefetch=prefetch, max_priority_drift=max_priority_drift, timeout=sample_timeout)
+    if frames is not None:
+        check_frames(config)
     if is_offline(config):
         from conduit.rllib.offline import Reading, reading  # pyarrow
 
@@ -73,7 +78,7 @@ def attach(
         config.offline_data(offline_data_class=reading(Reading(host_memory or "256MiB", ahead)))
         return config
     delivering = Delivering(prefetch, max_priority_drift, sample_timeout)
-    settings = Settings(host_memory, max_size, mean_episode_length, delivering)
+    settings = Settings(host_memory, max_size, mean_episode_length, delivering, frames)
     env_runner = config.env_runner_cls or (MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner)
     learner = opening_episodes if is_on_policy(config) else taking_batches
     config.env_runners(env_runner_cls=storing(env_runner))

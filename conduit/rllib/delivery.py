@@ -21,7 +21,7 @@ _NAMES = {"action": "actions", "reward": "rewards", "terminated": "terminateds",
 class Delivery:
     """A batch of one module, or a learner's share of it. Pickled, its columns go along."""
 
-    __slots__ = ("_columns", "_n", "_parts")
+    __slots__ = ("_columns", "_n", "_parts", "_stacks")
 
     def __init__(
         self,
@@ -30,11 +30,14 @@ class Delivery:
         steps: Array | None = None,
         gamma: float = 1.0,
         parts: tuple[int, int] = (0, 1),
+        stacks: Mapping[str, Any] | None = None,
     ) -> None:
         """`steps`: of each row's return, where `batch` has sequences. `parts`: every so manieth row, from which on.
 
-        Of a recurrent module `batch` is what `sequences` made, and a row a sequence.
+        Of a recurrent module `batch` is what `sequences` made, and a row a sequence. `stacks`: tensors in place of
+        columns of `batch`.
         """
+        self._stacks = stacks or {}
         first, of = self._parts = parts
         n = len(batch) if isinstance(batch, Batch) else len(batch["reward"])
         self._n = len(range(first, n, of))
@@ -57,7 +60,8 @@ class Delivery:
 
         found = self._columns
         if isinstance(found, Batch):
-            flat: dict[str, Any] = found.torch(without=("discount",))  # RLlib computes its own
+            flat: dict[str, Any] = found.torch(without=("discount", *self._stacks))  # RLlib computes its own discount
+            flat |= self._stacks
         else:
             flat = {name: torch.from_numpy(values) for name, values in found.items()}
         first, of = self._parts
@@ -82,7 +86,10 @@ class Delivery:
         found = self._columns
         names = [name for name in found if name != "discount"]
         first, of = self._parts
-        sent = {name: np.ascontiguousarray(found[name][first::of]) for name in names}
+        sent = {
+            name: np.ascontiguousarray((self._stacks[name].numpy() if name in self._stacks else found[name])[first::of])
+            for name in names
+        }
         if isinstance(found, Batch):
             sent["weights"] = np.ascontiguousarray(found.weights[first::of])
         return _received, (sent, self._n)
@@ -148,7 +155,7 @@ def _received(columns: dict[str, Array], n: int) -> Delivery:
     """A delivery in the learner's process. Ray's arrays are read-only, and torch wants none of those: copied."""
     delivery = Delivery.__new__(Delivery)
     delivery._columns = {name: values.copy() for name, values in columns.items()}
-    delivery._n, delivery._parts = n, (0, 1)
+    delivery._n, delivery._parts, delivery._stacks = n, (0, 1), {}
     return delivery
 
 

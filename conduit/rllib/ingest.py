@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conduit import rows, samplers, windows
+from conduit.rllib.frames import Frames
 from conduit.rllib.n_steps import most
 from conduit.rllib.sequences import EXTRA, STATE
 from conduit.store import Store
@@ -41,6 +42,7 @@ class Address(NamedTuple):
     seed: int
     table_name: str = "replay"
     max_seq_len: int = 0  # of a recurrent module; 0 for others
+    frames: Frames | None = None  # of observations that are stacks
     burn_in: int = 0  # steps of a sequence that nothing is learnt from: shorter ones are not drawn
 
     @property
@@ -48,6 +50,8 @@ class Address(NamedTuple):
         """What a row is drawn with."""
         if self.max_seq_len:
             return windows.Sequence(self.max_seq_len, burn_in=1)
+        if isinstance(self.n_step, int) and self.frames is not None:
+            return windows.FrameStack(self.frames.stack, self.n_step, self.gamma)
         if isinstance(self.n_step, int):
             return windows.NStep(self.n_step, self.gamma)
         return windows.Sequence(most(self.n_step))
@@ -141,6 +145,10 @@ class FragmentWriter:
             columns = _columns(episode, steps, self._reward_dtype)
             if self._address.max_seq_len:
                 columns |= _extra(episode)
+            if self._address.frames is not None:
+                if "obs" not in columns:
+                    raise ConfigError("observations are nested, and frames= is for those that are one array")
+                columns["obs"] = self._address.frames.newest(columns["obs"], episode.id_ not in self._chains)
             if self._native is None:
                 self._open(columns)
             chain = self._chain_of(episode.id_, parts)
@@ -160,7 +168,7 @@ class FragmentWriter:
 
     def _step(self, episode: Any) -> bool:
         """One step of the only episode there is, in one native call. False: nothing was done, take the usual way."""
-        if self._native is None or self._ongoing > 1 or self._address.max_seq_len:
+        if self._native is None or self._ongoing > 1 or self._address.max_seq_len or self._address.frames is not None:
             return False
         if episode.id_ not in self._chains or len(episode) != 1:
             return False

@@ -11,6 +11,7 @@ import numpy as np
 from conduit.batch import Batch
 from conduit.loader import Loader
 from conduit.rllib.delivery import Delivery
+from conduit.rllib.frames import Prepared
 from conduit.rllib.ingest import Address, Fragment, FragmentWriter
 from conduit.rllib.n_steps import drawn_steps
 from conduit.rllib.saved import append_saved, saved_rows
@@ -116,19 +117,21 @@ class Replay:
             self._set_beta(beta)
         if address.max_seq_len:
             return self._sequences(num_items)
-        batch = self._draw(num_items)
+        prepared = self._draw(num_items)
         steps = None
         if not isinstance(address.n_step, int):
-            steps = drawn_steps(address.n_step, len(batch), address.seed, self._batches)
-        self._delivered += len(batch)
+            steps = drawn_steps(address.n_step, num_items, address.seed, self._batches)
+        self._delivered += num_items
         self._batches += 1
-        return self._shares(batch, steps)
+        return self._shares(prepared, steps)
 
-    def _shares(self, batch: Batch, steps: Any) -> list[Delivery]:
+    def _shares(self, prepared: Prepared, steps: Any) -> list[Delivery]:
         """A batch in equal shares, and its keys in the order in which learners report their errors."""
-        of = self._learners
+        of, (batch, stacks) = self._learners, prepared
         self._keys = batch.keys if of == 1 else np.concatenate([batch.keys[i::of] for i in range(of)])
-        return [Delivery(batch, steps=steps, gamma=self.address.gamma, parts=(i, of)) for i in range(of)]
+        return [
+            Delivery(batch, steps=steps, gamma=self.address.gamma, parts=(i, of), stacks=stacks) for i in range(of)
+        ]
 
     def _sequences(self, num_items: int) -> list[Delivery]:
         """Sequences, one after the other, until they have `num_items` steps, each counted with one more as RLlib does.
@@ -139,7 +142,7 @@ class Replay:
         parts: list[dict[str, Array]] = []
         lengths = np.zeros(0, np.int64)
         while True:
-            part = sequences(self._draw(-(-num_items // (length + 1))))
+            part = sequences(self._draw(-(-num_items // (length + 1))).batch)
             parts.append(part)
             lengths = np.concatenate([lengths, part["seq_lens"]])
             rows = np.flatnonzero(lengths > self.address.burn_in)
@@ -157,7 +160,12 @@ class Replay:
         made = chosen(parts, rows[:needed])
         return [Delivery(made, parts=(i, of)) for i in range(of)]
 
-    def _draw(self, n: int) -> Batch:
+    def _prepared(self, batch: Batch) -> Prepared:
+        """In a thread of the loader: what can be done before the batch is asked for."""
+        frames = self.address.frames
+        return Prepared(batch, {}) if frames is None else frames.prepared(batch)
+
+    def _draw(self, n: int) -> Prepared:
         try:
             table = self.table
         except UnknownTable:
@@ -168,11 +176,12 @@ class Replay:
         if loader is None or loader.settings.batch_size != n:
             self._close_loader()
             prefetch, drift, timeout = self._delivery
+            transform = None if self.address.frames is None else self._prepared
             loader = self._loader = table.loader(
-                n, prefetch=prefetch, max_priority_drift=drift, timeout=timeout, stream=0
+                n, prefetch=prefetch, max_priority_drift=drift, timeout=timeout, stream=0, transform=transform
             )
-        batch: Batch = loader.next()
-        return batch
+        found = loader.next()
+        return found if isinstance(found, Prepared) else Prepared(found, {})
 
     def _close_loader(self) -> None:
         if self._loader is not None:

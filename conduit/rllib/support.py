@@ -6,7 +6,7 @@ from typing import Any
 
 from conduit_store.errors import ConfigError
 
-__all__ = ["BUFFERS", "buffer_type", "check", "check_recurrent", "is_offline", "is_on_policy"]
+__all__ = ["BUFFERS", "buffer_type", "check", "check_frames", "check_recurrent", "is_offline", "is_on_policy"]
 
 BUFFERS = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")  # of several agents "MultiAgent" before them
 
@@ -103,6 +103,21 @@ def check_recurrent(config: Any) -> None:
             "several agents with a recurrent module and replay": config.is_multi_agent,
             "prioritized replay with a recurrent module, to which RLlib's TD errors do not come back; use "
             "replay_buffer_config type 'EpisodeReplayBuffer'": "Prioritized" in buffer_type(config),
+        }
+    )
+
+
+def check_frames(config: Any) -> None:
+    """Refuse stacks of frames where nothing puts them together again.
+
+    Raises:
+        ConfigError: says which setting.
+    """
+    _refuse(
+        {
+            "frames= without replay": is_on_policy(config) or is_offline(config),
+            "frames= with several agents": config.is_multi_agent,
+            f"frames= with a range of n_step, as {config.get('n_step')}": not isinstance(config.get("n_step", 1), int),
         }
     )
 

@@ -17,9 +17,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import ray
+import torch
 from ray.rllib.algorithms.bc import BCConfig
 from ray.rllib.algorithms.cql import CQLConfig
 from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.env_to_module import FlattenObservations
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
@@ -27,6 +29,7 @@ import conduit
 import conduit.gc
 import conduit.rllib
 from conduit.rllib.ingest import Address
+from conduit.rllib.pong import FRAMES, Pong
 from conduit.rllib.replay import Delivering, Replay
 from conduit.samplers import Uniform
 from conduit.table import Table
@@ -125,6 +128,54 @@ def recurrent_trains() -> None:
     assert sorted(replay.table.schema.names)[:3] == ["action", "extra/state_out/c", "extra/state_out/h"]
     replay.table.verify()
     algo.stop()
+
+
+def pong() -> None:
+    """Images of a real environment: a frame a step is stored, of a byte a pixel, and stacks come out as they were."""
+    config = DQNConfig().environment(Pong).debugging(seed=1).env_runners(rollout_fragment_length=4)
+    config.training(num_steps_sampled_before_learning_starts=60, train_batch_size_per_learner=8)
+    config.training(replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 2_000})
+    config.rl_module(model_config={"conv_filters": [[4, 8, 8], [8, 4, 4]], "head_fcnet_hiddens": [8]})
+    config.reporting(min_sample_timesteps_per_iteration=64, min_time_s_per_iteration=0)
+    algo = conduit.rllib.attach(config, host_memory="64MiB", frames=FRAMES).build_algo()
+    seen: list[Any] = []
+    write = algo.env_runner._conduit_writer.write
+    algo.env_runner._conduit_writer.write = lambda episodes: (
+        seen.extend(obs for e in episodes for obs in e.to_numpy().get_observations(slice(0, len(e)))) or write(episodes)
+    )
+    result: Any = algo.train()
+    assert result["learners"]["default_policy"]["qf_loss"] > 0
+    replay = algo.local_replay_buffer
+    columns = replay.sample(8)[0].columns()
+    known = {obs.tobytes() for obs in seen}
+    assert len(known) > 50
+    assert all(obs.numpy().tobytes() in known for obs in columns["obs"])
+    assert columns["obs"].dtype == columns["new_obs"].dtype == torch.float32
+    metrics = replay.store.metrics().tables["replay"]
+    assert metrics.data_bytes + metrics.index_bytes < 8_192 * 2_000
+    algo.stop()
+
+
+def frames_are_checked() -> None:
+    """Observations that are no stacks, of other numbers or of another begin are refused by name."""
+    frames = conduit.rllib.Frames(3, scale=1 / 128, offset=-1.0)
+    random = np.random.default_rng(1)
+    levels = random.integers(0, 256, (6, 5, 5)).astype(np.float32)
+    images = [image / np.float32(128) - np.float32(1) for image in levels]
+    images = [images[0], images[0], *images]
+    stacks = np.stack([np.stack(images[i : i + 3], axis=-1) for i in range(6)])
+    assert frames.newest(stacks, begins=True).dtype == np.uint8
+    assert np.array_equal(frames.newest(stacks[2:], begins=False) / 128 - 1, stacks[2:, ..., -1])
+    for given, begins, word in (
+        (stacks[2:], True, "over and over"),
+        (stacks[::2], False, "moved on by one"),
+        (stacks[..., :2], False, "no last axis of 3"),
+        (stacks + np.float32(1e-3), False, "no byte"),
+    ):
+        with pytest.raises(conduit.ConfigError, match=word):
+            frames.newest(given, begins=begins)
+    with pytest.raises(conduit.ConfigError, match="without replay"):
+        conduit.rllib.attach(PPOConfig().environment("CartPole-v1"), frames=frames)
 
 
 def evicts() -> None:
@@ -412,7 +463,8 @@ def tune_trials() -> None:
 
 SCENARIOS = {
     f.__name__: f
-    for f in (trains, several_agents_train, recurrent_trains, evicts, checkpoints, checkpoints_without_replay,
+    for f in (trains, several_agents_train, recurrent_trains, pong, frames_are_checked, evicts,
+              checkpoints, checkpoints_without_replay,
               flattened_observations, nested_observations, stops_within_episodes, evaluates, callbacks, refuses,
               remote_runners, tune_trials,
               crash)

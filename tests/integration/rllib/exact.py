@@ -6,6 +6,7 @@ import copy
 from collections import defaultdict
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from ray.rllib.algorithms.dqn import DQNConfig
@@ -16,6 +17,7 @@ from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
 from ray.rllib.utils.replay_buffers.utils import update_priorities_in_episode_replay_buffer
 
 import conduit.rllib
+from conduit.rllib import Frames
 from conduit.rllib.agents import AgentsReplay
 from conduit.rllib.delivery import Deliveries, Delivery, begin
 from conduit.rllib.sequences import sequences
@@ -64,6 +66,35 @@ def recurrent(**training: Any) -> Any:
     return dqn(n_step=1, replay_buffer_config=UNIFORM, **training).rl_module(model_config=LSTM)
 
 
+class Levels(gym.Env):  # type: ignore[type-arg]
+    """Stacks of three images, each of a few bytes as byte / 128 - 1; episodes of 17 steps."""
+
+    observation_space = gym.spaces.Box(-1, 1, (10, 10, 3), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, config: Any = None) -> None:
+        self.random = np.random.default_rng(7)
+        self.frames: list[Any] = []
+
+    def _seen(self) -> Any:
+        image = self.random.integers(0, 256, (10, 10))
+        self.frames = [*self.frames[1:], image] if self.frames else [image] * 3
+        return (np.stack(self.frames, axis=-1) / 128 - 1).astype(np.float32)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.t, self.frames = 0, []
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self._seen(), float(self.t % 3), self.t == 17, False, {}
+
+
+def stacks(env: Any, **training: Any) -> Any:
+    model = {"conv_filters": [[4, 4, 2], [8, 5, 1]], "fcnet_hiddens": [8], "head_fcnet_hiddens": [8]}
+    return dqn(**training).environment(env).rl_module(model_config=model)
+
+
 UNIFORM = {"type": "EpisodeReplayBuffer", "capacity": 10_000}
 RAINBOW = {"num_atoms": 51, "v_min": -10.0, "v_max": 10.0, "noisy": True}
 
@@ -71,9 +102,9 @@ RAINBOW = {"num_atoms": 51, "v_min": -10.0, "v_max": 10.0, "noisy": True}
 class Twins:
     """A stock algorithm and one through Conduit, with the same parameters and the same experience."""
 
-    def __init__(self, make: Any, steps: int, envs: int = 1) -> None:
+    def __init__(self, make: Any, steps: int, envs: int = 1, **attached: Any) -> None:
         self.stock = make().env_runners(num_envs_per_env_runner=envs).build_algo()
-        self.ours = conduit.rllib.attach(make().env_runners(num_envs_per_env_runner=envs)).build_algo()
+        self.ours = conduit.rllib.attach(make().env_runners(num_envs_per_env_runner=envs), **attached).build_algo()
         self.groups = [algo.learner_group for algo in (self.stock, self.ours)]
         self.groups[1].set_state(self.groups[0].get_state())
         self.sampled = 0
@@ -141,7 +172,7 @@ class Twins:
             batch = replay.table.rows(np.array([self.keys[names[i]] for i in own], np.uint64))
             batch.weights[:] = [episodes[i].extra_model_outputs["weights"][0] for i in own]
             steps = np.array([episodes[i].extra_model_outputs["n_step"][0] for i in own])
-            made[module] = replay._shares(batch, None if isinstance(config.n_step, int) else steps)
+            made[module] = replay._shares(replay._prepared(batch), None if isinstance(config.n_step, int) else steps)
         if not self.several:
             return episodes, made["default_policy"]
         return episodes, [Deliveries(dict(zip(made, of, strict=True))) for of in zip(*made.values(), strict=True)]
@@ -192,9 +223,9 @@ def differ(one: Any, other: Any) -> bool:
     return False
 
 
-def exact(make: Any, *, batch: int, updates: int = 10, envs: int = 1) -> None:
+def exact(make: Any, *, batch: int, updates: int = 10, envs: int = 1, **attached: Any) -> None:
     """Ten updates of both on the same draws; batches, TD errors, parameters and optimizer state compared."""
-    twins = Twins(make, 400, envs)
+    twins = Twins(make, 400, envs, **attached)
     try:
         before = copy.deepcopy(twins.state(0)["rl_module"])
         for i in range(updates):
@@ -236,6 +267,8 @@ SCENARIOS = {
     "dqn_n_step_range": lambda: exact(lambda: dqn(n_step=(1, 4), gamma=0.9), batch=32),
     "dqn_lstm": lambda: exact(lambda: recurrent(double_q=True, dueling=True), batch=64),
     "dqn_lstm_burn_in": lambda: exact(lambda: recurrent(double_q=False, burn_in_len=2), batch=64),
+    "dqn_frames": lambda: exact(lambda: stacks(Levels), batch=32, frames=Frames(3, scale=1 / 128, offset=-1)),
+    "dqn_frames_raw": lambda: exact(lambda: stacks(Levels, n_step=3), batch=32, updates=5, frames=Frames(3)),
     "dqn_agents": lambda: exact(lambda: agents(dqn(n_step=3, replay_buffer_config=SEVERAL)), batch=32),
     "sac_agents": lambda: exact(
         lambda: agents(sac(replay_buffer_config=SEVERAL), MultiAgentPendulum), batch=32, updates=5
