@@ -18,7 +18,7 @@ setup:  ## .venv, pinned packages, native core (the other targets call it)
 run: setup  ## RLlib's DQN, stock and then through Conduit, with a report (ARGS=--plain: PyTorch alone)
 	@$(BIN)/python tools/demo.py $(ARGS)
 
-test: setup  ## all tests but the long campaigns, under five minutes
+test: setup  ## all tests but the long campaigns, about a quarter of an hour on two cores
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 crash: setup  ## the crash campaign: kill and stop processes at every failpoint, thousands of times

@@ -16,6 +16,7 @@ Layers, each importing only those to its right: conduit (this API) -> conduit_tr
 
 import typing
 
+import conduit.interrupt as _interrupt  # noqa: F401  # before what takes long to load
 from conduit import agents, limiters, removers, samplers, schedules, windows
 from conduit.balance import balance
 from conduit.batch import Batch, DeviceBatch

@@ -29,12 +29,13 @@ _MAX_FORMATS = 64
 
 
 @cache
-def _from_dlpack() -> Callable[[Any], torch.Tensor]:
+def _tensor_maker() -> native.TensorMaker:
     try:
+        from torch import Tensor
         from torch.utils.dlpack import from_dlpack
     except ImportError as error:
         raise MissingExtra("batch.torch() needs torch: pip install 'conduit-edp[torch]'") from error
-    return from_dlpack  # type: ignore[no-any-return, unused-ignore]
+    return native.TensorMaker(getattr(Tensor, "__dlpack_c_exchange_api__", None), from_dlpack)
 
 
 class BatchFormat(NamedTuple):
@@ -44,8 +45,8 @@ class BatchFormat(NamedTuple):
     schema: Schema
     offsets: tuple[int, ...]  # of each column, keys, where rows are drawn probabilities, weights; the size
     places: dict[str, tuple[Column, int]]  # by column name
-    tensor_names: tuple[str, ...]  # what torch() returns
-    fields: native.Fields  # the same, as the core exports it
+    drawn: bool  # with probabilities and weights
+    fields: native.Fields  # what torch() returns, as the core exports it
     ragged: tuple[tuple[Column, int], ...]  # columns whose rows vary in length, and where their offsets lie
     categories: dict[str, Values]  # of columns of categories
 
@@ -58,17 +59,15 @@ class BatchFormat(NamedTuple):
         fixed = [place for place in places.values() if not place[0].ragged]
         # The core hands out times as their integers: torch has no times.
         fields = [
-            (offset, "i8" if column.dtype.kind in "mM" else column.dtype.str[1:], list(column.shape))
+            (column.name, offset, "i8" if column.dtype.kind in "mM" else column.dtype.str[1:], list(column.shape))
             for column, offset in fixed
         ]
-        names = tuple(column.name for column, _ in fixed)
         if drawn:
-            fields.append((offsets[len(schema.columns) + 2], "f4", []))
-            names = (*names, "weights")
+            fields.append(("weights", offsets[len(schema.columns) + 2], "f4", []))
         ragged = tuple(place for place in places.values() if place[0].ragged)
         known = {c.name: categories[c.name.removeprefix("next_") if c.name not in categories else c.name]
                  for c in schema if c.categorical}  # fmt: skip
-        return cls(n, schema, tuple(offsets), places, names, native.Fields(n, fields), ragged, known)
+        return cls(n, schema, tuple(offsets), places, drawn, native.Fields(n, fields), ragged, known)
 
 
 class Formats:
@@ -78,15 +77,15 @@ class Formats:
         self._schema = schema
         self._categories = categories
         self._drawn = drawn
-        self._found: dict[int, BatchFormat] = {}
+        self.found: dict[int, BatchFormat] = {}  # by batch size
 
     def of(self, n: int, offsets: Callable[[int], list[int]]) -> BatchFormat:
         """Return the format of `n` rows; `offsets`: the core's, for a size that is new."""
-        found = self._found.get(n)
+        found = self.found.get(n)
         if found is None:
-            if len(self._found) >= _MAX_FORMATS:
-                self._found.clear()
-            found = self._found[n] = BatchFormat.make(n, self._schema, offsets(n), self._categories, drawn=self._drawn)
+            if len(self.found) >= _MAX_FORMATS:
+                self.found.clear()
+            found = self.found[n] = BatchFormat.make(n, self._schema, offsets(n), self._categories, drawn=self._drawn)
         return found
 
 
@@ -219,9 +218,7 @@ class Batch:
             ConfigError: another layout. MissingExtra: torch is not installed.
         """
         layout = self._format
-        from_dlpack = _from_dlpack()
-        capsules = zip(layout.tensor_names, layout.fields.capsules(self._staging), strict=True)
-        tensors = {name: from_dlpack(capsule) for name, capsule in capsules if name not in without}
+        tensors: dict[str, torch.Tensor] = layout.fields.tensors(self._staging, _tensor_maker(), without)
         for column, _ in layout.ragged:
             if column.name not in without:
                 tensors |= self[column.name].named_tensors(column.name, ragged)
@@ -250,8 +247,7 @@ class Batch:
         """A copy travels: whoever unpickles it has arrays of his own."""
         layout = self._format
         schema = layout.schema.with_values({name: of.values for name, of in layout.categories.items()})
-        drawn = layout.tensor_names[-1:] == ("weights",)
-        return _unpickled, (type(self), bytes(self._staging), len(self), schema, layout.offsets, drawn)
+        return _unpickled, (type(self), bytes(self._staging), len(self), schema, layout.offsets, layout.drawn)
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} rows: {', '.join(self.names)}>"

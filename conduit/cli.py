@@ -1,7 +1,7 @@
 """The `conduit` command: demo, bench, ls, info, trace, checkpoint, restore, verify, export, import, gc.
 
 Each command imports what it needs when it runs, so that `conduit --version` needs nothing. Errors of
-`ConduitError` are one line on stderr and exit status 2, as are wrong arguments; Ctrl-C is 130.
+`ConduitError` are one line on stderr and exit status 2, as are wrong arguments; Ctrl-C is 130, with a line as well.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from conduit import ConduitError, __version__
+from conduit import ConduitError, __version__, interrupt
 
 __all__ = ["main"]
 
@@ -23,18 +23,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: argparse's, for --help, --version and arguments that it refuses.
     """
-    args = _parser().parse_args(argv)
-    command: Callable[[argparse.Namespace], int] = args.command
     try:
+        interrupt.late()
+        args = _parser().parse_args(argv)
+        command: Callable[[argparse.Namespace], int] = args.command
         return command(args)
     except ConduitError as error:
-        print(f"conduit: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"conduit: {' '.join(str(error).split())}{_notes(error)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as error:
+        print(f"{interrupt.MESSAGE}{_notes(error)}", file=sys.stderr)
+        return interrupt.STATUS
     except BrokenPipeError:  # `conduit info run1 | head`: whoever reads has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 0
+
+
+def _notes(error: BaseException) -> str:
+    """What is left behind, where an error says so."""
+    return "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.set_defaults(command=_verify)
 
     formats = ("parquet", "arrow", "arrow-stream", "numpy", "minari", "rllib", "tensordict")
+    sources = (*formats, "rllib-json")
     export = commands.add_parser(
         "export",
         help="write a table's rows to a file that others read",
@@ -121,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("path", type=Path, help="the file or folder to read")
     load.add_argument("name", help="the store's name")
     load.add_argument("table", help="the name of the table to create")
-    load.add_argument("--format", choices=formats, help="what it is, if neither suffix nor content say so")
+    load.add_argument("--format", choices=sources, help="what it is, if neither suffix nor content say so")
     load.add_argument(
         "--max-size", type=_positive, metavar="N", help="rows that the table holds; the newest stay (all)"
     )

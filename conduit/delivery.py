@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AT_DEADLINE", "AT_ONCE", "NEVER", "Consumer", "Demand", "QueueBatch"]
 
+_TOKENS = "n_tokens"  # the column that max_tokens counts, if none is named
 NEVER, AT_DEADLINE, AT_ONCE = range(3)  # when fewer rows than asked for will do; after the queue's end they always do
 _TOO_FEW, _ENDED, _TOO_LARGE = 1, 2, 3  # TakeStatus of the core
 
@@ -135,7 +136,7 @@ class Demand:
     group_by: str | None = None
     group_size: int | None = None
     max_tokens: int | None = None
-    tokens: str = "n_tokens"
+    tokens: str = _TOKENS
 
 
 class Consumer:
@@ -168,6 +169,8 @@ class Consumer:
             self._lengths(demand.tokens)
         elif most is None:
             raise ConfigError("give a number of rows, or max_tokens")
+        elif demand.tokens != _TOKENS:
+            raise ConfigError(f"tokens={demand.tokens!r} says what max_tokens counts: give that too, or leave it out")
         if most is None:
             most = limit // (size or 1) * (size or 1)
         try:

@@ -47,7 +47,7 @@ class TorchDevice:
         self._torch: Any = torch
         try:
             self._device = torch.device(device)
-        except RuntimeError as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(f"device {device!r}: {error}") from None
         if self._device.type not in ("cpu", "cuda"):
             raise ConfigError(f"device {device!r}: give 'cpu' or 'cuda:N'")

@@ -65,20 +65,23 @@ class Messages:
 
     head: bytes
     record: bytes
+    numbers: list[tuple[int, int, int, int]]  # in `record`, see `record_header`
 
     @classmethod
     def of(cls, schema: Schema, layout: Any) -> Messages:
         """Return them for a table's blocks."""
-        return cls(files.schema_head(schema), files.record_header(schema, layout))
+        return cls(files.schema_head(schema), *files.record_header(schema, layout))
 
-    def to_json(self) -> dict[str, str]:
-        """Return them as text."""
-        return {"head": base64.b64encode(self.head).decode(), "record": base64.b64encode(self.record).decode()}
+    def to_json(self) -> dict[str, Any]:
+        """Return them as JSON has them."""
+        text = {what: base64.b64encode(getattr(self, what)).decode() for what in ("head", "record")}
+        return {**text, "numbers": self.numbers}
 
     @classmethod
-    def from_json(cls, fields: dict[str, str]) -> Messages:
+    def from_json(cls, fields: dict[str, Any]) -> Messages:
         """Return what `to_json` wrote."""
-        return cls(base64.b64decode(fields["head"]), base64.b64decode(fields["record"]))
+        numbers = [(what, column, at, factor) for what, column, at, factor in fields["numbers"]]
+        return cls(base64.b64decode(fields["head"]), base64.b64decode(fields["record"]), numbers)
 
 
 class DiskTier:
@@ -87,7 +90,7 @@ class DiskTier:
     def __init__(self, core: native.Table, spec: TableSpec, path: str, *, write: bool) -> None:
         assert spec.messages is not None
         fd = files.open_file(path, create=False, write=write)
-        core.use_disk(fd, path, spec.messages.head, spec.messages.record)
+        core.use_disk(fd, path, spec.messages.head, spec.messages.record, spec.messages.numbers)
         self._core = core
         self._write = write
         self._name = spec.name

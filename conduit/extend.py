@@ -36,6 +36,8 @@ class Extender:
         # next_obs columns are looked at where an episode ends; in the table itself there are none
         self._next = {f"next_{c.name}": replace(c, name=f"next_{c.name}") for c in schema.obs}
         self._next = self._next if table.spec.episodic else {}
+        # the core takes columns as they are given, where they are arrays of just the right dtypes
+        self._plain = not self._nested and not table.spec.episodic
 
     def extend(self, columns: Any, priorities: Any, timeout: float | None, *, keys: bool = False) -> Any:
         """Append; returns how many rows went in, or their keys."""
@@ -43,6 +45,14 @@ class Extender:
         if priorities is not None and not self._table.spec.prioritized:
             raise rows.not_prioritized(self._table.name)
         timeout = seconds(timeout)
+        if self._plain and type(columns) is dict:
+            with self._lock:
+                writer = self._native()
+                if (put := writer.append_columns(columns, priorities, timeout)) is not None:
+                    done, n = put
+                    if done < n:
+                        raise rows.timed_out(writer, self._table.spec, timeout, done, n)
+                    return rows.last_keys(writer) if keys else n
         given = self._columns(columns)
         following = {name: given.pop(name) for name in self._next if name in given}
         rows.check_names(given, schema)
@@ -93,9 +103,9 @@ class Extender:
         return flags
 
     @property
-    def blocked(self) -> bool:
-        """Of a queue: whether the last append found room for its rows, but no block."""
-        return self._writer is not None and self._writer.blocked
+    def blocked(self) -> tuple[bool, int]:
+        """Of a queue, after an append that timed out: see `rows.blocked`."""
+        return rows.blocked(self._writer) if self._writer is not None else (False, 0)
 
     def close(self) -> None:
         with self._lock:

@@ -32,7 +32,7 @@ class Histogram(NamedTuple):
 
 def histogram(core: native.Table, spec: TableSpec, what: str, bins: int | Sequence[float], view: View) -> Histogram:
     """See `Table.histogram`."""
-    edges: Any = whole_number("bins", bins, 1, _MAX_BINS) if isinstance(bins, int) else _edges(bins)
+    edges: Any = whole_number("bins", bins, 1, _MAX_BINS) if isinstance(bins, int | np.integer) else _edges(bins)
     values = _values(core, spec, what, view).astype(np.float64)
     counts, found = np.histogram(values[np.isfinite(values)], edges)
     return Histogram(counts.astype(np.int64), found.astype(np.float64))
@@ -55,7 +55,10 @@ def bars(shown: Histogram, width: int = 40) -> list[str]:
 
 
 def _edges(bins: Sequence[float]) -> npt.NDArray[np.float64]:
-    edges = np.asarray(bins, np.float64)
+    try:
+        edges = np.asarray(bins, np.float64)
+    except (TypeError, ValueError):
+        edges = np.zeros(0)
     if edges.ndim != 1 or len(edges) < 2 or not np.isfinite(edges).all() or not (np.diff(edges) > 0).all():
         raise ConfigError(f"bins are {bins!r}: give a number of them, or two edges at least that ascend")
     return edges

@@ -128,7 +128,9 @@ def sample_refused(
     now = state.limiter
     limiter = in_force(created, now.settings)
     if state.status == _NEVER:
-        return ConfigError(f"sample({n:,}) of table {name!r} can never be let through: {_never(limiter, n)}")
+        return ConfigError(
+            f"sample({n:,}) of table {name!r} can never be let through: {_never(limiter, n, now.settings.max_times)}"
+        )
     head = f"table {name!r} may not be sampled after {timeout} s"
     if state.status == _TOO_FEW:
         return SampleTimeout(
@@ -190,7 +192,7 @@ def _ratio(limiter: SampleToInsertRatio, now: native.LimiterState) -> str:
     return f"SampleToInsertRatio({ratio}): {now.inserts:,} inserted x {ratio} - {now.samples:,} sampled{carried}"
 
 
-def _never(limiter: Limiter, n: int) -> str:
+def _never(limiter: Limiter, n: int, max_times: int = 0) -> str:
     if isinstance(limiter, SampleToInsertRatio) and limiter.error_buffer is not None:
         ratio, buffer = _number(limiter.samples_per_insert), _number(limiter.error_buffer)
         return (
@@ -198,6 +200,9 @@ def _never(limiter: Limiter, n: int) -> str:
             f"{_number(2 * limiter.error_buffer)}, and both {n:,} and the other side's next step must fit in that. "
             "Raise error_buffer or ask for fewer"
         )
+    if max_times > 0:
+        times = f"max_times_sampled={max_times:,}"
+        return f"{limiter} and max_size hold fewer rows, each for {times} deliveries. Ask for fewer"
     return f"{limiter} and max_size hold fewer rows. Ask for fewer"
 
 

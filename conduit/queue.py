@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
+from conduit import rows
 from conduit.delivery import AT_DEADLINE, AT_ONCE, NEVER, Consumer, Demand, QueueBatch
 from conduit.metrics import QueueMetrics
 from conduit.queue_loader import QueueLoader
@@ -108,7 +109,8 @@ class Queue:
 
         Raises:
             StalePolicy: a version is more than max_staleness behind the learner's, maybe since it waited.
-            AppendTimeout: no room in time; says what holds it. CapacityError: more rows than max_size.
+            AppendTimeout: no room in time; says what holds it. CapacityError: more rows than max_size, or than memory
+                has room for. DiskError: rows that should go to disk cannot.
             QueueEnded: `end` was called. ReadOnlyStore: this attach is read-only.
             MissingColumn, UnknownColumn, ShapeMismatch, DtypeMismatch, ValueOutOfRange: see Schema.
         """
@@ -118,7 +120,7 @@ class Queue:
             put: int | npt.NDArray[np.uint64] = self._table._extender.extend(columns, None, timeout, keys=return_keys)
             return put
         except AppendTimeout:
-            raise self._full(timeout, self._table._extender.blocked) from None
+            raise self._full(timeout, *self._table._extender.blocked) from None
 
     def update(self, keys: Any, values: Mapping[str, Any] | None = None, /, **columns: Any) -> UpdateResult:
         """Rewrite mutable columns of rows that some consumer group has not acknowledged; as `Table.update`."""
@@ -145,7 +147,14 @@ class Queue:
         n = _rows_of(given)
         return {**given, POLICY_VERSION: _versions(version, n)}
 
-    def _full(self, timeout: float | None, blocked: bool) -> AppendTimeout:
+    def _full(self, timeout: float | None, blocked: bool, in_memory: int) -> AppendTimeout:
+        disk = self.spec.disk
+        if in_memory and disk is not None:
+            return AppendTimeout(
+                f"no block of memory came free for queue {self.name!r} within {timeout} s: {disk.folder} is slower "
+                f"than appends are, or the {in_memory} blocks in memory are pinned or open. Nothing was appended. Wait "
+                "longer, append fewer rows at a time, or give the queue more host_memory"
+            )
         rows, holders = len(self), self._native.lease_holders()
         out = ", ".join(f"{n} of them are out with pid {pid}" for pid, n in holders)
         if blocked:
@@ -413,7 +422,7 @@ class QueueWriter(Writer):
         try:
             super().append(priority=priority, **columns)
         except AppendTimeout:
-            raise self._queue._full(self._timeout, self._native.blocked) from None
+            raise self._queue._full(self._timeout, *rows.blocked(self._native)) from None
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return _reopen, (self._queue, self.policy_version, self._timeout)

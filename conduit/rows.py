@@ -33,6 +33,7 @@ __all__ = [
     "as_columns",
     "as_values",
     "blank",
+    "blocked",
     "buffer",
     "check_names",
     "inserted",
@@ -86,7 +87,9 @@ def check_names(given: Mapping[str, Any], schema: Schema) -> None:
     """
     missing = [column.name for column in schema.valued if column.name not in given]
     if missing:
-        raise MissingColumn(f"missing column {', '.join(missing)}; the schema has {', '.join(schema.names)}")
+        unknown = [name for name in given if name not in schema]
+        beside = f", and not {', '.join(unknown)}" if unknown else ""
+        raise MissingColumn(f"missing column {', '.join(missing)}; the schema has {', '.join(schema.names)}{beside}")
     if len(given) > len(schema.valued):
         unknown = [name for name in given if name not in schema]
         if unknown:
@@ -177,6 +180,11 @@ def append(
 def last_keys(writer: native.Writer) -> npt.NDArray[np.uint64]:
     """Return the keys of the rows that the writer's last call put in, in the order in which they were given."""
     return np.frombuffer(writer.keys, np.uint64)
+
+
+def blocked(writer: native.Writer) -> tuple[bool, int]:
+    """Of a queue: whether the last append found room but no block; how many are in memory, if it waited for those."""
+    return writer.blocked, writer.holders[4] if writer.blocked else 0
 
 
 def timed_out(writer: native.Writer, spec: TableSpec, timeout: float | None, done: int, n: int) -> ConduitError:

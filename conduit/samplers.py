@@ -81,7 +81,7 @@ class Prioritized:
                     f"{name} is {value!r}: a change of it weighs every row anew, so it follows no schedule. Call "
                     f"table.reconfigure({name}=...) when it shall change"
                 )
-        if self.normaliser not in ("batch", "table"):
+        if not isinstance(self.normaliser, str) or self.normaliser not in ("batch", "table"):
             raise ConfigError(f"normaliser is {self.normaliser!r}: give 'batch' or 'table'")
         check_flags(stratified=self.stratified)
 

@@ -46,6 +46,7 @@ class Reader:
         self.view = view
         self._name = spec.name
         self._max_size = spec.max_size
+        self._most = spec.max_size if view.distinct else _MAX_ROWS
         self._limiter = spec.limiter
         self.counted = spec.max_times_sampled is not None
         self._plan, self.schema = plan_of(spec.schema, view)
@@ -62,21 +63,25 @@ class Reader:
         n = operator.index(n)
         if not 1 <= n <= _MAX_ROWS:
             raise ValueError(f"sample({n}): give a number of rows from 1 to {_MAX_ROWS:,}")
+        if n > self._most:
+            self.check_batch(n)
         timeout = seconds(timeout)
-        self.check_batch(n)
         if self.relabelling is not None:
             self.relabelling.prepare()  # before anything is drawn
         sampler = self._take()
         try:
             with self._lock:
-                self._forget_parent()
+                if self._forks != self._attachment.forks:
+                    self._forget_parent()
                 if stream is None:
-                    if self._stream is None:
-                        self._stream = self._native.next_stream()
                     chosen = self._stream
+                    if chosen is None:
+                        chosen = self._stream = self._native.next_stream()
                 else:
                     chosen = _OWN_STREAMS | whole_number("stream", stream, 0, (1 << 31) - 1)
-                batch = self._next(chosen)
+                batch = self._batches.get(chosen)
+                if batch is None:
+                    batch = self._next(chosen)
                 self._batches[chosen] = batch + 1
             staging: native.Staging | None = None
             try:
@@ -89,7 +94,7 @@ class Reader:
             if staging is None:
                 assert lacking is not None
                 raise self.refused(n, timeout, lacking)
-            made = Batch(staging, self._formats.of(n, sampler.offsets))
+            made = Batch(staging, self._formats.found.get(n) or self._formats.of(n, sampler.offsets))
         finally:
             self._idle.append(sampler)
             if self._closed:
@@ -99,16 +104,16 @@ class Reader:
         return made
 
     def _forget_parent(self) -> None:
-        """Streams of a forked child's own, so that it does not repeat its parent's draws. Under the lock."""
-        if self._forks != self._attachment.forks:
-            self._forks, self._stream, self._batches = self._attachment.forks, None, {}
+        """Streams of a forked child's own, so that it does not repeat its parent's draws. Under the lock, there."""
+        self._forks, self._stream, self._batches = self._attachment.forks, None, {}
 
     # ---- for loaders: streams are counted here, so that a stream goes on whoever draws from it next
 
     def reserve(self, stream: int | None) -> tuple[int, int]:
         """Return the core's number of a stream, a new one if None, and of the first batch to draw from it."""
         with self._lock:
-            self._forget_parent()
+            if self._forks != self._attachment.forks:
+                self._forget_parent()
             chosen = self._native.next_stream() if stream is None else _OWN_STREAMS | stream
             return chosen, self._next(chosen)
 
@@ -165,7 +170,7 @@ class Reader:
 
     def check_batch(self, n: int) -> None:
         """Raise CapacityError where a batch of n rows can never be: each row at most once, and so many are not held."""
-        if self.view.distinct and n > self._max_size:
+        if n > self._most:
             raise CapacityError(
                 f"a batch of {n:,} rows, each once ({self.view.sampler}), can never be drawn from table "
                 f"{self._name!r}, which holds {self._max_size:,} at most. Draw fewer"

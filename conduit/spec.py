@@ -113,14 +113,11 @@ class TableSpec:
             return
         if not isinstance(disk, Disk):
             raise ConfigError(f"disk is {disk!r}: give conduit.Disk(folder, host_memory)")
-        others = [
-            (self.queue is not None, "is a queue"),
-            (self.slots, f"takes rows out one by one ({self.remover})"),
-            (bool(self.schema.ragged), "has rows that vary in length"),
-        ]
-        for wrong, what in others:
-            if wrong:
-                raise ConfigError(f"table {self.name!r} {what}: its rows stay in memory. Take disk away")
+        if self.slots:
+            raise ConfigError(
+                f"table {self.name!r} takes rows out one by one ({self.remover}), and rows go to disk by blocks: they "
+                "stay in memory. Take disk away, or use removers.Fifo()"
+            )
         plan, least = self.block_layout(), 2 * (self.max_writers + 1) + 2
         if self.frames < min(least, plan.blocks):
             raise ConfigError(

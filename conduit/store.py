@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import weakref
@@ -18,7 +19,7 @@ from conduit.queue import Queue
 from conduit.queue_settings import QueueSettings
 from conduit.spec import TableSpec
 from conduit.table import Table
-from conduit.values import whole_number
+from conduit.values import check_flags, seconds, whole_number
 from conduit_store import disk as files
 from conduit_store import memory, segment
 from conduit_store.errors import (
@@ -206,22 +207,26 @@ class Store(Closing):
         return take(self, path, tables, keep, progress)
 
     @classmethod
-    def attach(cls, name: str, *, read_only: bool = False, timeout: float = 10.0) -> Self:
+    def attach(cls, name: str, *, read_only: bool = False, timeout: float | None = 10.0) -> Self:
         """Attach to the live store `name`, from any process of the same user.
 
         With `read_only` the rows are mapped read-only: a stray write faults here instead of corrupting them.
-        Blocks up to `timeout` seconds while those that hold the store do not answer.
+        Blocks up to `timeout` seconds (None: for ever) while those that hold the store do not answer.
 
         Raises:
             StoreNotFound: no such store; names those that exist.
             AttachTimeout: nobody answered in time. AttachRefused: it belongs to another user.
             LayoutMismatch: it was made by another build.
             CapacityError: every process slot is held by a live process.
+            ConfigError: a name, flag or timeout that is not allowed.
         """
         from conduit_transport import shm  # sockets: 25 ms that a bare import need not pay
 
         segment.check_platform()
-        arrived = shm.connect(name, native.LAYOUT_VERSION, native.FINGERPRINT, read_only=read_only, timeout=timeout)
+        check_flags(read_only=read_only)
+        limit = seconds(timeout)
+        patience = math.inf if limit is None else limit
+        arrived = shm.connect(name, native.LAYOUT_VERSION, native.FINGERPRINT, read_only=read_only, timeout=patience)
         server: shm.Server | None = None
         try:
             if arrived.listener is not None:
@@ -250,7 +255,7 @@ class Store(Closing):
         host_memory: str | int | None = None,
         *,
         max_processes: int = 256,
-        timeout: float = 10.0,
+        timeout: float | None = 10.0,
     ) -> Self:
         """Attach to the store `name` if it lives, else create it. For reruns and notebooks.
 
@@ -307,8 +312,9 @@ class Store(Closing):
         the same names, or one for all; `table.sample(n, window="long")`. The first is the one used where none is named.
         `remover`: which row leaves a full table, Fifo() (the oldest) if None. `conduit.removers` says what others cost.
         `max_writers`: how many writers are expected at a time. More are let in, but their open blocks then push
-        old rows out early. `mean_episode_length`: episodes keep one final observation each; shorter ones than
-        this push old rows out early too. `evicted_early` in the metrics counts such rows.
+        old rows out early; once every block of a small table is somebody's open one, appends of others wait.
+        `mean_episode_length`: episodes keep one final observation each; shorter ones than this push old rows out early
+        too. `evicted_early` in the metrics counts such rows.
         `limiter`: MinSize(1) if None. `max_times_sampled`: a row leaves once it has been drawn so often, counted where
         it is drawn: what a killed reader or a closed loader had drawn and not delivered is lost. Such a table keeps
         room for twice its rows, since memory comes back by block.
@@ -325,8 +331,9 @@ class Store(Closing):
         if window is None:
             window = windows.Transition() if isinstance(schema, Schema) and schema.is_episodic else windows.Row()
         spec = TableSpec(
-            name, schema, max_size, sampler or samplers.Uniform(), window, limiter or limiters.MinSize(),
-            max_writers, mean_episode_length, seed, max_times_sampled, remover or removers.Fifo(), disk=disk,
+            name, schema, max_size, samplers.Uniform() if sampler is None else sampler, window,
+            limiters.MinSize() if limiter is None else limiter, max_writers, mean_episode_length, seed,
+            max_times_sampled, removers.Fifo() if remover is None else remover, disk=disk,
         )  # fmt: skip
         return self._create(spec, exist_ok)
 
@@ -372,6 +379,7 @@ class Store(Closing):
         max_staleness: int | None = None,
         lease_timeout: float = 60.0,
         max_writers: int = 8,
+        disk: Disk | None = None,
         exist_ok: bool = False,
     ) -> Queue:
         """Create a queue: rows that are each delivered until acknowledged, and then never again.
@@ -380,13 +388,14 @@ class Store(Closing):
         `consumers`: names of up to eight groups; each gets every row, and the processes of one group share them.
         `lease_timeout`: seconds after which a delivery that was not acknowledged goes back. `max_staleness`: rows carry
         the version of the policy that made them, in an int64 column `policy_version` that is added to the schema;
-        versions more than this behind `queue.policy_version` are neither taken in nor delivered. `max_writers`: as of
-        a table. `exist_ok`: return the queue if it is there with the very same settings.
+        versions more than this behind `queue.policy_version` are neither taken in nor delivered. `max_writers`, `disk`:
+        as of a table; a backlog that memory has no room for waits on disk, those rows first that are delivered last.
+        `exist_ok`: return the queue if it is there with the very same settings.
 
         Raises:
             NameTaken: a table or queue of that name exists (with other settings, if `exist_ok`).
             ConfigError: settings that are not allowed. OutOfHostMemory: it does not fit.
-            ReadOnlyStore: this attach is read-only.
+            DiskError: the folder of `disk` cannot be written. ReadOnlyStore: this attach is read-only.
 
         Example:
             >>> queue = store.create_queue("rollouts", conduit.Schema.from_example({"x": 1}), 1_000)
@@ -399,12 +408,13 @@ class Store(Closing):
         settings = QueueSettings(consumers, max_staleness, lease_timeout)
         spec = TableSpec(
             name, settings.complete(schema), max_size, samplers.Uniform(), windows.Row(), limiters.MinSize(),
-            max_writers, 25.0, 0, queue=settings,
+            max_writers, 25.0, 0, queue=settings, disk=disk,
         )  # fmt: skip
         self._create(spec, exist_ok)
         return self.queue(name)
 
     def _create(self, spec: TableSpec, exist_ok: bool, populate: bool = True) -> Table:
+        check_flags(exist_ok=exist_ok)
         name = spec.name
         record = spec.to_native()
         self._native.check()

@@ -26,7 +26,7 @@ from conduit.samplers import Prioritized
 from conduit.sampling import Reader
 from conduit.schedules import Schedule
 from conduit.spec import TableSpec
-from conduit.values import as_keys, as_priorities, as_sequence_priorities, real_number, whole_number
+from conduit.values import as_array, as_keys, as_priorities, as_sequence_priorities, real_number, whole_number
 from conduit.views import View, find
 from conduit.writer import VectorWriter, Writer
 from conduit_store.errors import ConduitError, ConfigError, LockTimeout, ReadOnlyStore, StaleKey, StoreClosed
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "UpdateResult"]
 
+
+_HUGE_PAGES_FROM = 8 << 20  # bytes of rows: about what a processor finds without a walk through page tables
 
 _exiting = threading.Event()
 _populators: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -82,6 +84,7 @@ class Table:
         self._readers = {
             view.name: Reader(core, store._native, self._spec, view, self._categories) for view in self._spec.views
         }
+        self._first = next(iter(self._readers.values()), None)  # a queue has none
         self._extender = Extender(self)
         self._loaders: weakref.WeakSet[Any] = weakref.WeakSet()  # those of queues too
         self._populating: threading.Thread | None = None
@@ -156,9 +159,11 @@ class Table:
 
         Raises:
             ReadOnlyStore, StoreClosed: this attach cannot write.
-            ConfigError: num_envs less than 1, an unknown mode, or a plain table with num_envs.
+            ConfigError: num_envs less than 1, an unknown mode, a mode without num_envs, or a plain table with it.
         """
         if num_envs is None:
+            if autoreset != "next_step":
+                raise ConfigError(f"autoreset={autoreset!r} is of vector environments: give num_envs too, or leave it")
             return Writer(self, timeout=timeout)
         return VectorWriter(self, num_envs, autoreset=autoreset, timeout=timeout)
 
@@ -289,7 +294,8 @@ class Table:
             raise rows.not_prioritized(self.name, "" if window is None else view.name)
         key_array = as_keys(keys)
         n = len(key_array)
-        if np.ndim(priorities) == 2:
+        priorities = as_array("priorities", priorities)
+        if priorities.ndim == 2:
             assert isinstance(view.sampler, Prioritized)
             chosen = view.sampler.eta if eta is None else real_number("eta", eta, 0.0, 1.0)
             values = as_sequence_priorities(priorities, mask, n, chosen)
@@ -449,7 +455,11 @@ class Table:
                 return  # else another process has changed something meanwhile
 
     def clear(self) -> None:
-        """Drop every row. Keys of dropped rows stay stale for ever; open episodes begin anew."""
+        """Drop every row. Keys of dropped rows stay stale for ever.
+
+        An open episode goes on with its writer's next append, as one whose first rows have been evicted: what comes is
+        not its beginning.
+        """
         self._check_writable()
         self._native.clear()
 
@@ -641,6 +651,8 @@ class Table:
         return find(self._spec.views, window, self.name)
 
     def _reader(self, window: str | None) -> Reader:
+        if window is None and self._first is not None:
+            return self._first
         return self._readers[self._view(window).name]
 
     def _check_writable(self) -> None:
@@ -651,18 +663,23 @@ class Table:
             )
 
     def _populate(self, step: int = 16 << 20) -> None:
-        """Touch the pages of the rows in the background, so that appends do not meet untouched ones."""
+        """Touch the pages of the rows in the background, so that appends do not meet untouched ones.
+
+        Those of large tables are put into huge pages meanwhile, and their index too: pages.hpp says why.
+        """
         core, attachment = self._native, self._store._native
         offset, end = core.data_offset, core.data_offset + core.data_bytes
+        join = core.data_bytes >= _HUGE_PAGES_FROM
 
         def populate() -> None:
-            for at in range(offset, end, step):
-                if _exiting.is_set():
-                    return
-                try:
-                    attachment.populate(at, min(step, end - at))
-                except StoreClosed:
-                    return
+            with contextlib.suppress(StoreClosed):
+                if join and not _exiting.is_set():
+                    core.join_index()
+                for at in range(offset // step * step, end, step):
+                    if _exiting.is_set():
+                        return
+                    first = max(at, offset)
+                    attachment.populate(first, min(at + step, end) - first, join)
 
         self._populating = threading.Thread(target=populate, name=f"conduit-populate-{self.name}", daemon=True)
         _populators.add(self._populating)

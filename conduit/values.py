@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "as_keys", "as_priorities", "as_sequence_priorities", "check_flags", "check_name", "real_number", "seconds",
-    "whole_number",
+    "as_array", "as_keys", "as_priorities", "as_sequence_priorities", "check_flags", "check_function", "check_name",
+    "real_number", "seconds", "whole_number",
 ]  # fmt: skip
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _SMALLEST = np.float32(1e-45)
 
 
-def _array(what: str, given: Any) -> Array:
+def as_array(what: str, given: Any) -> Array:
     """Return what a caller gave as an array; a tensor may be on a device and carry a gradient.
 
     Raises:
@@ -45,7 +45,7 @@ def as_keys(keys: Any) -> npt.NDArray[np.uint64]:
     Raises:
         DtypeMismatch: not integers. ShapeMismatch: not one-dimensional.
     """
-    array = _array("keys", keys)
+    array = as_array("keys", keys)
     if array.dtype != np.uint64:
         if array.size == 0:
             array = array.astype(np.uint64)
@@ -64,7 +64,7 @@ def as_priorities(priorities: Any, n: int) -> npt.NDArray[np.float32]:
     Raises:
         ShapeMismatch: not n of them. PriorityError: NaN, infinite, negative, or beyond float32.
     """
-    given = _array("priorities", priorities)
+    given = as_array("priorities", priorities)
     if given.dtype.kind not in "fiu":
         raise PriorityError(f"priorities are {given.dtype}: give floats")
     if given.shape != (n,):
@@ -92,12 +92,12 @@ def as_sequence_priorities(priorities: Any, mask: Any, n: int, eta: float) -> np
     Raises:
         ShapeMismatch: other shapes. PriorityError: NaN, infinite or negative within the mask.
     """
-    given = _array("priorities", priorities)
+    given = as_array("priorities", priorities)
     if given.ndim != 2 or len(given) != n or given.shape[1] == 0:
         raise ShapeMismatch(f"priorities have shape {given.shape}, {n} sequences need shape ({n}, steps)")
     if given.dtype.kind not in "fiu":
         raise PriorityError(f"priorities are {given.dtype}: give floats")
-    valid = np.ones(given.shape, bool) if mask is None else _array("mask", mask)
+    valid = np.ones(given.shape, bool) if mask is None else as_array("mask", mask)
     if valid.dtype != np.bool_ or valid.shape != given.shape:
         raise ShapeMismatch(f"mask is {valid.dtype} of shape {valid.shape}: give bool {given.shape}, as the priorities")
     bad = valid & ~((given >= 0) & np.isfinite(given))
@@ -143,6 +143,16 @@ def check_flags(**flags: object) -> None:
             raise ConfigError(f"{name} is {flag!r}: give True or False")
 
 
+def check_function(name: str, value: object) -> None:
+    """Refuse what cannot be called, but for None.
+
+    Raises:
+        ConfigError: says what it is.
+    """
+    if value is not None and not callable(value):
+        raise ConfigError(f"{name} is {value!r}: give a function, or None")
+
+
 def check_name(what: str, name: object) -> None:
     """Refuse names of tables and windows that are not plain words.
 
@@ -177,4 +187,6 @@ def seconds(timeout: Any) -> float | None:
     Raises:
         ConfigError: negative, NaN or no number.
     """
-    return None if timeout is None else real_number("timeout", timeout, 0.0, math.inf)
+    if timeout is None or (timeout.__class__ is float and timeout >= 0.0):
+        return timeout
+    return real_number("timeout", timeout, 0.0, math.inf)

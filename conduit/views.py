@@ -189,7 +189,7 @@ def find(views: tuple[View, ...], name: object, table: str) -> View:
     if name is None:
         return views[0]
     for view in views:
-        if view.name == name:
+        if isinstance(name, str) and view.name == name:
             return view
     names = [view.name for view in views]
     raise UnknownWindow(

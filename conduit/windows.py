@@ -174,7 +174,7 @@ class Hindsight:
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "reward", references.name_of(self.reward))
-        if self.strategy not in ("future", "final", "episode"):
+        if not isinstance(self.strategy, str) or self.strategy not in ("future", "final", "episode"):
             raise ConfigError(f"strategy is {self.strategy!r}: give 'future', 'final' or 'episode'")
         for what in ("goal", "achieved"):
             if not isinstance(getattr(self, what), str):

@@ -94,7 +94,7 @@ class Writer(_Base):
     def __init__(self, table: Table, *, timeout: float | None = 10.0) -> None:
         super().__init__(table, 1, timeout)
 
-    def append(self, *, priority: float | None = None, **columns: Any) -> None:
+    def append(self, /, *, priority: float | None = None, **columns: Any) -> None:
         """Append one row: a value for every column, nested observations as they come.
 
         It is visible to others at once; samplers draw it when its window is complete. `priority`: as given
@@ -189,7 +189,7 @@ class VectorWriter(_Base):
         self._chains = np.arange(num_envs, dtype=np.int32)
         self._ended = np.zeros(num_envs, np.bool_)
 
-    def append(self, *, final_obs: Any = None, priorities: Any = None, **columns: Any) -> None:
+    def append(self, /, *, final_obs: Any = None, priorities: Any = None, **columns: Any) -> None:
         """Append one step of every environment: arrays of shape (num_envs, *row_shape).
 
         `final_obs` ("same_step" only): what the ended environments' last steps led to, shape (num_envs, ...)
@@ -300,20 +300,17 @@ class VectorWriter(_Base):
 
 
 def _by_column(final_obs: Any, envs: npt.NDArray[np.intp]) -> Any:
-    """Gymnasium gives dict observations as one dict an environment; turn them into one dict of columns."""
-    if isinstance(final_obs, np.ndarray) and final_obs.dtype == object and len(envs):
-        first = final_obs[envs[0]]
-        if isinstance(first, Mapping):
-            n = len(final_obs)
-            flat = [Schema.flatten(final_obs[i]) if i in envs else None for i in range(n)]
-            names = Schema.flatten(first)
-            columns: dict[str, Array] = {}
-            for name in names:
-                columns[name] = np.empty(n, object)
-                for i in envs:
-                    columns[name][i] = flat[i][name]
-            return columns
-    return final_obs
+    """Gymnasium gives dict and tuple observations as one an environment; turn them into one dict of columns."""
+    if not isinstance(final_obs, np.ndarray) or final_obs.dtype != object or not len(envs):
+        return final_obs
+    if not isinstance(final_obs[envs[0]], Mapping | tuple):
+        return final_obs
+    columns: dict[str, Array] = {}
+    for env in envs:
+        for name, value in Schema.flatten({"obs": final_obs[env]}).items():
+            column = columns.setdefault(name.removeprefix("obs/"), np.empty(len(final_obs), object))
+            column[env] = value
+    return columns
 
 
 def _reopen(table: Table, num_envs: int | None, mode: str, timeout: float | None) -> Writer | VectorWriter:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,17 @@ def settled(table: Table) -> None:
     """Wait until nothing is left to be moved."""
     least = max(2, min(64, tier(table)["frames"] // 16))
     until(lambda: tier(table)["frames_free"] >= least)
+
+
+@contextmanager
+def largest_file(nbytes: int) -> Iterator[None]:
+    """This process writes files up to so many bytes, and no further."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def move_again(table: Table) -> None:

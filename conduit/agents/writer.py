@@ -71,7 +71,11 @@ class AgentWriter(Closing):
         self._policy_of = policy_of
         self._timeout = seconds(timeout)
         self._max_agents = max_agents = whole_number("max_agents", max_agents, 1, 1 << 20)
-        self._writers = {p: rows.native_writer(t._native, t.spec, max_agents) for p, t in tables.items()}
+        for table in tables.values():
+            table._start_movers()
+        self._writers = {
+            p: rows.native_writer(t._native, t.spec, max_agents, t._categories) for p, t in tables.items()
+        }
         for table in tables.values():
             table._store._writers.add(self)
         self._free = {policy: list(range(max_agents))[::-1] for policy in tables}
@@ -177,10 +181,12 @@ class AgentWriter(Closing):
         seen: dict[str, _Seen] = {}
         for agent, value in obs.items():
             policy = self._policy(agent) if agent in joining else self._agents[agent].policy
-            columns = self._tables[policy].schema.obs
+            table = self._tables[policy]
+            of_obs = Schema(table.schema.obs)
             flat = Schema.flatten({"obs": value})
-            rows.check_names(flat, Schema(columns))
-            seen[agent] = policy, {column.name: copied(column, flat[column.name]) for column in columns}
+            rows.check_names(flat, of_obs)
+            whole = rows.as_values(of_obs, flat, table._categories)
+            seen[agent] = policy, {column.name: copied(column, whole[column.name]) for column in of_obs}
         for policy in self._tables:
             staying = [state for agent, state in self._agents.items() if agent not in joining and agent not in leaving]
             after = sum(seen[agent][0] == policy for agent in joining) + sum(s.policy == policy for s in staying)

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from conduit.checkpoints import manifest as manifests
@@ -32,7 +32,7 @@ def restore(folder: str, name: str | None, host_memory: str | None, number: int 
     """Make a store of a checkpoint and hold it until Ctrl-C or SIGTERM."""
     with _bar("restoring") as progress:
         store = Store.restore(folder, name, host_memory, number=number, progress=progress)
-    with store:
+    with store, suppress(KeyboardInterrupt):  # which is how it is told to end
         rows = sum(table.rows for table in store.metrics().tables.values())
         print(f"store {store.name!r} holds {rows:,} rows of {len(store.tables())} tables.", end=" ")
         print("It lives while a process holds it: this one does until Ctrl-C", flush=True)

@@ -19,6 +19,7 @@ from typing import Any
 
 from conduit import __version__
 from conduit.checkpoints.migrations import FORMAT, to_today
+from conduit.values import whole_number
 from conduit_store.errors import CheckpointDamaged, CheckpointError, CheckpointNotFound
 from conduit_store.native import native
 
@@ -147,8 +148,10 @@ def held(folder: Path, number: int | None) -> Iterator[Manifest]:
     """The newest checkpoint of a folder, or that of `number`, whose files stay while it is read.
 
     Raises:
-        What `newest` and `find` raise.
+        What `newest` and `find` raise. ConfigError: `number` is none.
     """
+    if number is not None:
+        number = whole_number("number", number, 1, 999_999)
     while True:
         chosen = number if number is not None else newest_number(folder)
         try:

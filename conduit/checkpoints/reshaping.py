@@ -211,7 +211,7 @@ class Shape:
         """Predecessors by their new place; none where it is not kept, or its place has had another row since."""
         known = old < len(self.new_slot)
         new = np.where(known, self.new_slot[np.where(known, old, 0)], -1)
-        found: Array = np.where((new >= 0) & (new < np.arange(len(new))), new, _NO_ROW).astype(np.uint32)
+        found: Array = np.where((new >= 0) & (new < self.slots), new, _NO_ROW).astype(np.uint32)
         return found
 
     def state(self, state: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,9 @@ from conduit.checkpoints.reading import SavedTable, one_table, read_rows, read_t
 from conduit.checkpoints.reshaping import Changes, Shape, changed_spec, changed_state, default_rows, same_shape
 from conduit.checkpoints.varying import VaryingShape
 from conduit.spec import TableSpec
+from conduit.values import check_function
 from conduit_store.arrays import Array
+from conduit_store.column import shown
 from conduit_store.errors import CheckpointDamaged, ConduitError, ConfigError, did_you_mean
 from conduit_store.layout import ALIGN
 
@@ -45,6 +47,7 @@ def restore(
 ) -> Store:
     """See `Store.restore`. `make(name, host_memory)`: a store that nobody can attach to yet."""
     folder = Path(path)
+    check_function("progress", progress)
     with manifests.held(folder, number) as manifest:
         return _restore(make, folder, manifest, name, host_memory, tables, progress)
 
@@ -59,6 +62,8 @@ def _restore(
     progress: Progress | None,
 ) -> Store:
     saved = {table.spec.name: table for table in read_tables(folder, manifest)}
+    if not isinstance(tables, Mapping) or not all(isinstance(change, Changes) for change in tables.values()):
+        raise ConfigError(f"tables is {shown(tables)}: give a mapping of names to conduit.checkpoints.Changes")
     for unknown in tables.keys() - saved.keys():
         raise ConfigError(
             f"the checkpoint has no table {unknown!r} to change; it has {', '.join(saved) or 'none'}."
@@ -134,17 +139,23 @@ def _fill(table: Table, saved: SavedTable, changes: Changes) -> Iterator[int]:
         try:
             reads: list[Future[None]] = []
             if stays and not spec.slots:
+                divided = [_divided(table, saved, part, runs) for part, runs in files]
                 _lay_out(table, blocks)
-                reads = [pool.submit(_in_place, table, saved, part, runs) for part, runs in files]
+                reads = [
+                    pool.submit(_in_place, table, saved, part, runs, starts)
+                    for (part, runs), starts in zip(files, divided, strict=True)
+                ]
             rows = read_rows(saved)  # while files are being read
             if not stays:
                 varies = bool(spec.schema.ragged)
                 shape = VaryingShape(saved, rows, spec, changes) if varies else Shape(saved, rows, spec)
                 blocks, rows, state = shape.blocks, shape.rows, shape.state(state)
                 if isinstance(shape, VaryingShape):
-                    shape.prepare(table)
+                    shape.divide(table)
             if not stays or spec.slots:
                 _lay_out(table, blocks)
+                if isinstance(shape, VaryingShape):
+                    shape.prepare(table)
                 reads = [pool.submit(_one_by_one, table, saved, part, runs, shape, changes) for part, runs in files]
             n = saved.record.rows if shape is None else len(shape.keep)
             # While rows are being read; but the core looks at where each row ends, and blocks that lie in memory may
@@ -160,7 +171,7 @@ def _fill(table: Table, saved: SavedTable, changes: Changes) -> Iterator[int]:
             raise
     _put_numbers(table, saved, rows, shape)
     if late:
-        table._native.laid_out()
+        table._native.laid_out(np.ascontiguousarray(blocks).tobytes())
         _put_back(table, state, blocks, rows, n)
 
 
@@ -206,17 +217,29 @@ def _as_damage(spec: TableSpec) -> Iterator[None]:
         raise CheckpointDamaged(f"what the checkpoint says of table {spec.name!r} cannot be: {error!r}") from error
 
 
-def _in_place(table: Table, saved: SavedTable, part: Part, runs: Runs) -> None:
-    """Read a file whose batches are blocks, every column straight to where it was."""
+def _divided(table: Table, saved: SavedTable, part: Part, runs: Runs) -> dict[int, list[int]]:
+    """Divide the blocks that a file's batches are; where the parts of each begin, by the batch's number.
+
+    Not there: batches whose rows were evicted since the file was written.
+    """
     layout = table._layout
     generations = np.zeros(layout.blocks, np.int64)
     generations[saved.blocks["block"]] = np.where(saved.blocks["birth"] > 0, saved.blocks["generation"], -1)
-    extents: list[tuple[int, int, int]] = []
+    starts: dict[int, list[int]] = {}
     for k, batch in enumerate(part.batches):
+        block = int(runs.slots[k]) // layout.rows
+        if generations[block] == runs.generations[k]:
+            starts[k] = _divide(table, block, batch) if table.schema.ragged else []
+    return starts
+
+
+def _in_place(table: Table, saved: SavedTable, part: Part, runs: Runs, divided: dict[int, list[int]]) -> None:
+    """Read a file whose batches are blocks, every column straight to where it was."""
+    layout = table._layout
+    extents: list[tuple[int, int, int]] = []
+    for k, parts in divided.items():
+        batch, starts = part.batches[k], iter(parts)
         block, row = divmod(int(runs.slots[k]), layout.rows)
-        if generations[block] != runs.generations[k]:
-            continue  # evicted since the file was written
-        starts = iter(_divide(table, block, batch) if table.schema.ragged else ())
         for column, first in zip(table.schema.columns, places_of(table.schema), strict=True):
             number = table.schema.names.index(column.name)
             offset, length = batch.buffers[first]

@@ -39,7 +39,10 @@ class _Group(NamedTuple):
 
 
 class VaryingShape(Shape):
-    """As `Shape`, where rows vary in length. Call `prepare` before rows are put there, and `put` for each batch."""
+    """As `Shape`, where rows vary in length.
+
+    Call `divide` before blocks get places, `prepare` after, and then `put` for each batch.
+    """
 
     def __init__(self, saved: SavedTable, rows: dict[str, Array], spec: TableSpec, changes: Changes) -> None:
         self._saved = saved
@@ -133,8 +136,8 @@ class VaryingShape(Shape):
 
     # ---- copy
 
-    def prepare(self, table: Table) -> None:
-        """Divide the blocks, and say where each row's elements are."""
+    def divide(self, table: Table) -> None:
+        """Divide the blocks."""
         for group in self._groups:
             at = self._layout.values
             self._starts[group.block] = {}
@@ -142,14 +145,19 @@ class VaryingShape(Shape):
                 self._starts[group.block][column.name] = at
                 at += size
             table._native.divide(group.block, group.span, list(self._starts[group.block].values()))
+
+    def prepare(self, table: Table) -> None:
+        """Say where each row's elements are."""
+        for group in self._groups:
             for column in self._columns:
                 sums = self._sums[column.name]
                 ends = sums[group.first : group.last + 1] - sums[group.first]
-                self._write(table, group.block, self._layout.offsets[table.schema.names.index(column.name)], ends)
+                at = self._layout.offsets[table.schema.names.index(column.name)]
+                table._native.put(group.block, at, _bytes(ends))
                 default = self._defaults.get(column.name)
                 if default is not None:
                     elements = np.tile(default.reshape(-1), group.last - group.first)
-                    self._write(table, group.block, self._starts[group.block][column.name], elements)
+                    table._native.put(group.block, self._starts[group.block][column.name], _bytes(elements))
 
     def put(self, table: Table, column: Column, memory: Array, part: Part, batch: int, there: Array, to: Array) -> None:
         """Copy the elements of a batch's rows `there` (bool) to where these go, slots `to`."""
@@ -176,14 +184,12 @@ class VaryingShape(Shape):
             if before.dtype != column.dtype:
                 values = np.frombuffer(values, before.dtype).astype(column.dtype)
             place = self._starts[group.block][column.name] + int(sums[at] - sums[group.first]) * column.element_bytes
-            self._write(table, group.block, place, values)
+            table._native.put(group.block, place, _bytes(values))
 
-    def _write(self, table: Table, block: int, at: int, values: Any) -> None:
-        view = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
-        at += table._native.data_offset + block * self._layout.block_bytes
-        while view:
-            done = os.pwrite(table._store._data_fd, view, at)
-            view, at = view[done:], at + done
+
+def _bytes(values: Any) -> memoryview:
+    view: Array = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    return view.data
 
 
 def _elements(column: Column, value: Any) -> Array:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -30,10 +32,10 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise SourceNotFound(f"{path} is not there: {error.strerror or error}") from error
     except _DAMAGE as error:
         text = str(error).strip().partition("\n")[0]
-        raise ExchangeError(
-            f"{path} cannot be read as {kind}: {text or type(error).__name__}. "
-            "It is damaged, cut off, or of another format"
-        ) from error
+        why = "It is damaged, cut off, or of another format"
+        if isinstance(error, MemoryError):  # which damage asks for as well
+            why = "There is not enough memory, or it is damaged"
+        raise ExchangeError(f"{path} cannot be read as {kind}: {text or type(error).__name__}. {why}") from error
 
 
 def readable(schema: pa.Schema) -> pa.Schema:
@@ -45,5 +47,6 @@ def readable(schema: pa.Schema) -> pa.Schema:
 
 _DAMAGE = (
     pa.ArrowException, OSError, EOFError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError,
-    RuntimeError, UnicodeError, AssertionError, SyntaxError, zipfile.BadZipFile, zlib.error,
+    RuntimeError, UnicodeError, AssertionError, AttributeError, SyntaxError, tokenize.TokenError, struct.error, zipfile.BadZipFile,
+    zlib.error,
 )  # fmt: skip

@@ -21,13 +21,14 @@ __all__ = ["FORMATS", "Sink", "Source", "format_of_path", "load"]
 
 
 class Format(NamedTuple):
-    """A module below this package, the suffixes of its files, which compressions it has, and the extra that brings the
-    packages it needs."""
+    """A module below this package, the suffixes of its files, which compressions it has, the extra that brings the
+    packages it needs, and where it is only read, what is written instead."""
 
     module: str
     suffixes: tuple[str, ...]
     compressions: tuple[str, ...]
     extra: str | None = None
+    instead: str | None = None
 
 
 FORMATS = {
@@ -37,6 +38,7 @@ FORMATS = {
     "numpy": Format("npz", (".npz",), ("none", "deflate")),
     "minari": Format("minari_dataset", (), (), "minari"),
     "rllib": Format("rllib_episodes", (), (), "rllib"),
+    "rllib-json": Format("rllib_json", (".json",), (), instead="rllib"),
     "tensordict": Format("tensordicts", (), (), "tensordict"),
 }
 
@@ -90,6 +92,8 @@ def format_of_path(path: Path, given: str | None) -> str:
             return "tensordict"
         if (file := next(path.rglob("*.parquet"), None)) is not None:
             return "rllib" if _holds_episodes(file) else "parquet"
+        if next(path.rglob("*.json"), None) is not None:
+            return "rllib-json"
     suffixes = ", ".join(suffix for known in FORMATS.values() for suffix in known.suffixes)
     raise ConfigError(f"{path} does not tell its format: end it with one of {suffixes}, or give format=...")
 

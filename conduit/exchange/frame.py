@@ -26,12 +26,12 @@ import pyarrow as pa
 from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.arrow import arrow_type, column_of_field, to_numpy, with_nulls
-from conduit_store.column import VALID
+from conduit_store.column import VALID, shown
 from conduit_store.errors import ConfigError, ExchangeError, MissingColumn, SchemaError, ShapeMismatch
 from conduit_store.schema import Column, Schema
 
 __all__ = [
-    "FINAL", "NEXT", "PRIORITY", "Frame", "arrow_array", "as_stored", "check_rename", "named", "outer",
+    "FINAL", "NEXT", "PRIORITY", "Frame", "arrow_array", "as_stored", "check_rename", "free_name", "named", "outer",
 ]  # fmt: skip
 
 FINAL = "final_"  # final_obs, final_obs/camera
@@ -60,7 +60,7 @@ class Frame:
     @classmethod
     def of_table(cls, spec: TableSpec, schema: Schema) -> Frame:
         """Return the frame of a table's rows; `schema`: the table's, with the categories that there are."""
-        episode, step = (_free(name, spec.schema) if spec.episodic else None for name in ("episode", "step"))
+        episode, step = (free_name(name, spec.schema) if spec.episodic else None for name in ("episode", "step"))
         return cls(schema, episode, step, prioritized=spec.prioritized, own=True, export=uuid4().hex)
 
     @classmethod
@@ -75,6 +75,8 @@ class Frame:
             SchemaError, DtypeMismatch, ShapeMismatch: see Schema.from_arrow.
             ExchangeError: metadata of Conduit that cannot be read.
         """
+        if not isinstance(wanted, Schema | None):
+            raise SchemaError(f"schema is {shown(wanted)}: give a conduit.Schema")
         told = _told(schema, path)
         if told is not None:
             told = told._renamed(rename)
@@ -156,7 +158,8 @@ class Frame:
         return [name for name in names if name in self.schema or name in links]
 
 
-def _free(name: str, schema: Schema) -> str:
+def free_name(name: str, schema: Schema) -> str:
+    """Return `name`, or with underscores behind it, so that no column has it."""
     while name in schema:
         name += "_"
     return name

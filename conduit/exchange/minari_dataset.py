@@ -27,7 +27,10 @@ from conduit_store.values import example_array
 
 __all__ = ["Sink", "Source"]
 
-_ROWS = 10_000  # gathered before they are written: each write reads and writes the metadata
+# Gathered before they are written, as many rows or bytes: each write reads and writes the metadata.
+_ROWS = 10_000
+_BYTES = 32 << 20
+_AT_ONCE = 64  # episodes read before the file is closed and opened again: HDF5 remembers what it has seen
 _KIND = "a Minari dataset"
 _OURS = "conduit_schema"
 _NAMES = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
@@ -42,6 +45,7 @@ class Sink:
         self._episodes = Episodes(frame)
         self._waiting: list[EpisodeBuffer] = []
         self._waiting_rows = 0
+        self._most = max(1, min(_ROWS, _BYTES // frame.schema.row_bytes))
         path.mkdir()
         schema = frame.schema
         self._storage = MinariStorage.new(
@@ -73,7 +77,7 @@ class Sink:
         stored["observations"] = _nested("obs", {c.name: episode.observations(c.name) for c in self._frame.schema.obs})
         self._waiting.append(EpisodeBuffer(actions=_nested("action", actions), infos=infos, **stored))
         self._waiting_rows += len(episode)
-        if self._waiting_rows >= _ROWS:
+        if self._waiting_rows >= self._most:
             self._flush()
 
     def _flush(self) -> None:
@@ -119,14 +123,17 @@ class Source:
         return tables_of(self._frame, self._read(), columns, rows)
 
     def _read(self) -> Iterator[tuple[int, Episode]]:
-        with reading(self._path, _KIND):
-            episodes = iter(self._storage.get_episodes(range(self.episodes or 0)))
-        for number in range(self.episodes or 0):
-            with reading(self._path, f"{_KIND}, episode {number}"):
-                arrays = _columns(next(episodes), self._told)
-                episode = episode_of(self._frame, arrays, len(arrays["reward"]))
-            if len(episode):
-                yield number, episode
+        total = self.episodes or 0
+        for first in range(0, total, _AT_ONCE):
+            numbers = range(first, min(first + _AT_ONCE, total))
+            with reading(self._path, _KIND):
+                episodes = iter(self._storage.get_episodes(numbers))
+            for number in numbers:
+                with reading(self._path, f"{_KIND}, episode {number}"):
+                    arrays = _columns(next(episodes), self._told)
+                    episode = episode_of(self._frame, arrays, len(arrays["reward"]))
+                if len(episode):
+                    yield number, episode
 
     def close(self) -> None:
         pass  # the storage has its file open only while it reads

@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from conduit.values import check_function
+
 __all__ = ["Progress", "shown"]
 
 Progress = bool | Callable[[int, int | None], None]
@@ -18,7 +20,9 @@ _LINE_S = 2.0  # between two lines where there is no terminal, or no rich
 @contextlib.contextmanager
 def shown(progress: Progress, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Yield a function that is told how many rows are done."""
-    if progress is False:
+    if not isinstance(progress, bool):
+        check_function("progress", progress)
+    if progress is False or progress is None:
         yield lambda done: None
     elif progress is not True:
         yield lambda done: progress(done, total)

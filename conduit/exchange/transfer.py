@@ -44,6 +44,8 @@ def export(
     target = Path(path)
     _check_table(table)
     name = formats.format_of_path(target, format)
+    if (instead := formats.FORMATS[name].instead) is not None:
+        raise ConfigError(f"{name} is read and not written: export to {instead!r}, which RLlib reads as well")
     known = formats.FORMATS[name].compressions
     if compression is not None and compression not in known:
         raise ConfigError(
@@ -114,6 +116,7 @@ def import_from(
     with _opened(source, format) as (found, what):
         names = check_rename(rename, found.schema.names, what)
         frame = Frame.of_arrow(found.schema, table.schema, what, names)
+        _tell(found, frame, names)
         return _append(table, found, frame, what, names, timeout, progress)
 
 
@@ -136,6 +139,7 @@ def import_table(
         frame = Frame.of_arrow(found.schema, schema, what, names)
         if isinstance(found, Memory) and max_size is None:
             found.keep()
+        _tell(found, frame, names)
         rows, episodes, kept = _surveyed(found, frame, names)
         if frame.episodic and episodes and rows:
             # room for the final observations of episodes as short as these are
@@ -175,6 +179,13 @@ def _opened(source: Any, format: str | None) -> Iterator[tuple[formats.Source, o
         yield found, path
     finally:
         found.close()
+
+
+def _tell(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> None:
+    """Tell a source whose numbers have no dtype which ones are meant."""
+    if (meant := getattr(found, "meant", None)) is not None:
+        old = {new: name for name, new in names.items()}
+        meant(Schema(tuple(replace(c, name=old.get(c.name, c.name)) for c in frame.schema.valued)))
 
 
 def _surveyed(found: formats.Source, frame: Frame, names: Mapping[str, str]) -> tuple[int | None, int | None, Schema]:

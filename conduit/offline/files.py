@@ -12,14 +12,14 @@ from conduit import windows
 from conduit.exchange.frame import Frame, check_rename, named
 from conduit.offline.groups import pieces_of, read
 from conduit.offline.loading import categories
-from conduit.offline.steps import Group, columns_of, windows_of
+from conduit.offline.steps import Group, beginning_rows, beginnings, columns_of, windows_of
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError
 from conduit_store.schema import Schema
 
 __all__ = ["FileRows"]
 
-_BEHIND = 4096  # rows of the next row group among which successors are looked for
+_KEPT = 64 << 20  # bytes of rows that are kept because another piece needs them
 
 
 class FileRows:
@@ -42,6 +42,9 @@ class FileRows:
         wanted = self._frame.columns_to_read([str(self._names.get(name, name)) for name in found.names])
         self._columns = [old.get(name, name) for name in wanted if name != "priority"]
         self._window: windows.Row | windows.Transition | windows.NStep = windows.Row()
+        # By piece: the rows that continue what other pieces hold. At most _KEPT bytes; others are read again.
+        self._beginnings: dict[int, pa.Table] = {}
+        self._kept = 0
         self.schema = self._frame.schema
         self.episodic = self._frame.episodic
         self.rows = sum(piece.rows for piece in self._pieces)
@@ -59,7 +62,7 @@ class FileRows:
                 known: Iterable[str] = frame.schema.column(column.name).values if column.name in frame.schema else ()
                 if not frame.own:
                     name = next((old for old, new in self._names.items() if new == column.name), column.name)
-                    known = sorted(set(read(piece, [name], None).column(0).drop_null().unique().to_pylist()))
+                    known = sorted(set(read(piece, [name]).column(0).drop_null().unique().to_pylist()))
                 found[column.name] |= dict.fromkeys(known)
         made = [
             categories(column, tuple(found[column.name])) if column.categorical else column
@@ -77,13 +80,35 @@ class FileRows:
     def read(self, index: int) -> dict[str, Array]:
         """Return the windows of a piece's rows, by column. In any thread."""
         piece = self._pieces[index]
-        rows = named(read(piece, self._columns, None), self._names)
+        rows = named(read(piece, self._columns), self._names)
         if isinstance(self._window, windows.Row):
             return columns_of(self._frame, Group(rows, None, piece.name))
-        behind = None
-        if self._goes_on(index):
-            behind = named(read(self._pieces[index + 1], self._columns, _BEHIND), self._names)
+        if index > 0 and self._goes_on(index - 1):
+            self._keep(index, beginnings(self._frame, rows, piece.name))
+        behind = self._beginning(index + 1) if self._goes_on(index) else None
         return windows_of(self._frame, Group(rows, behind, piece.name), self._window)
+
+    def _beginning(self, index: int) -> pa.Table:
+        """Return the rows of a piece that may continue those before it: their links, and what is observed there."""
+        known = self._beginnings.get(index)
+        if known is not None:
+            return known
+        piece, frame = self._pieces[index], self._frame
+        old = {new: name for name, new in self._names.items()}
+        links = [old.get(name, name) for name in (frame.episode, frame.step) if name is not None]
+        first = 1
+        if frame.episode is not None:
+            rows = beginning_rows(frame, named(read(piece, links), self._names), piece.name)
+            first = int(rows.max(initial=0)) + 1
+        observed = [old.get(column.name, column.name) for column in frame.schema.obs]
+        found = beginnings(frame, named(read(piece, links + observed, first), self._names), piece.name)
+        self._keep(index, found)
+        return found
+
+    def _keep(self, index: int, found: pa.Table) -> None:
+        if index not in self._beginnings and self._kept + found.nbytes <= _KEPT:
+            self._kept += found.nbytes
+            self._beginnings[index] = found
 
     def _goes_on(self, index: int) -> bool:
         """Whether successors of this piece's last steps may be in the next one."""

@@ -68,8 +68,8 @@ def _arrow_rows(file: Path) -> tuple[list[int], pa.Schema]:
         return [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)], schema
 
 
-def read(piece: Piece, columns: list[str], first: int | None) -> pa.Table:
-    """Return columns of a piece, or of its first rows.
+def read(piece: Piece, columns: list[str], first: int | None = None) -> pa.Table:
+    """Return columns of a piece, or of its `first` rows.
 
     Raises:
         ExchangeError: it cannot be read.

@@ -30,6 +30,7 @@ class Pool:
     def __init__(self, schema: Schema, capacity: int) -> None:
         self.capacity = capacity
         self.size = 0
+        self._holes: Array = np.zeros(0, np.int64)  # places of rows that were taken, among the first size + holes
         self._columns: dict[str, Array] = {
             column.name: np.empty(capacity, object)
             if column.ragged
@@ -37,27 +38,41 @@ class Pool:
             for column in schema
         }
 
+    def clear(self) -> None:
+        """Take out everything."""
+        self.size, self._holes = 0, self._holes[:0]
+
     def put(self, rows: dict[str, Array], start: int) -> int:
         """Put in rows from `start` on, as many as there is room for; return how many."""
-        n = min(self.capacity - self.size, len(next(iter(rows.values()))) - start)
+        given = len(next(iter(rows.values()))) - start
+        into, self._holes = self._holes[:given], self._holes[given:]
+        filled = len(into)
+        begin = self.size + filled + len(self._holes)
+        n = min(self.capacity - begin, given - filled)
         for name, array in self._columns.items():
-            array[self.size : self.size + n] = rows[name][start : start + n]
-        self.size += n
-        return n
+            array[into] = rows[name][start : start + filled]
+            array[begin : begin + n] = rows[name][start + filled : start + filled + n]
+        self.size += filled + n
+        return filled + n
 
     def take(self, n: int, random: np.random.Generator) -> dict[str, Array]:
         """Take out `n` different rows, each set of them equally likely, in random order."""
+        if len(self._holes):
+            self._close_up()
         chosen = random.choice(self.size, n, replace=False)
-        taken = {name: array[chosen] for name, array in self._columns.items()}
-        # The last rows move into the holes that are before them.
         self.size -= n
-        holes = chosen[chosen < self.size]
-        tail = np.ones(n, np.bool_)
-        tail[chosen[chosen >= self.size] - self.size] = False
-        moved = np.flatnonzero(tail) + self.size
+        self._holes = chosen
+        return {name: array.take(chosen, 0) for name, array in self._columns.items()}
+
+    def _close_up(self) -> None:
+        """Move the last rows into the holes before them."""
+        there = np.ones(self.size + len(self._holes), np.bool_)
+        there[self._holes] = False
+        moved = np.flatnonzero(there[self.size :]) + self.size
+        holes = np.flatnonzero(~there[: self.size])
         for array in self._columns.values():
             array[holes] = array[moved]
-        return taken
+        self._holes = self._holes[:0]
 
 
 def epoch(
@@ -77,7 +92,7 @@ def epoch(
     together = batch_size * max(1, min(_TOGETHER, pool.capacity // 8) // batch_size)
     order = iter(random.permutation(groups).tolist())
     coming: list[Future[dict[str, Array]]] = []
-    pool.size = 0
+    pool.clear()
     rows: dict[str, Array] = {}
     used = length = 0
     try:

@@ -1,8 +1,8 @@
 """Windows over the rows of one row group, for all rows at once.
 
-A row's successor is the next step of its episode, in this row group or among the first rows of the next one. n-step
-windows end at the border of a row group as they do at a time limit: gamma^m, and bootstrapped. A step whose successor
-is in neither is left out.
+A row's successor is the next step of its episode, in this row group or in the next one. n-step windows end at the
+border of a row group as they do at a time limit: gamma^m, and bootstrapped. A step whose successor is in neither is
+left out.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from conduit_store.schema import Column, Schema
 __all__ = ["Group", "columns_of", "reduced", "windows_of"]
 
 _NUMBER = np.dtype(np.int64)
+_AT_ONCE = 4096  # rows of a row group among which episodes go on that have no step numbers
 
 
 class Group(NamedTuple):
-    """A row group: its rows, the first rows of the one behind it (None: there is none), and what messages call it."""
+    """A row group: its rows, the `beginnings` of the one behind it (None: there is none), and what messages call it."""
 
     rows: pa.Table
     behind: pa.Table | None
@@ -108,15 +109,42 @@ def reduced(
         length[on] += 1
         total[on] += factor[on] * rewards[last[on]]
         factor[on] *= window.gamma
-    last, length = last[chosen], length[chosen]
-    made = {name: array[last if name in ("terminated", "truncated") else chosen] for name, array in arrays.items()}
+    # Rows are copied only where they are not all, or where a window has several: the shuffle copies them anyhow.
+    every = len(chosen) == len(after)
+    last = last[chosen]
+    ends = ("terminated", "truncated")
+    copied = {name: steps > 1 if name in ends else False for name in arrays}
+    made = {
+        name: array if every and not copied[name] else array[last if copied[name] else chosen]
+        for name, array in arrays.items()
+    }
     if steps > 1:
         made["reward"] = total[chosen].astype(arrays["reward"].dtype)
     for column in schema.obs:
-        made[NEXT + column.name] = following[column.name][last]
+        made[NEXT + column.name] = following[column.name] if every and steps == 1 else following[column.name][last]
     made["discount"] = np.where(made["terminated"], 0.0, factor[chosen]).astype(np.float32)
-    made["n_step"] = length
+    made["n_step"] = length[chosen]
     return made
+
+
+def beginning_rows(frame: Frame, links: pa.Table, name: str) -> Array:
+    """Return which rows of a row group are the first there of their episode: all that may follow one of another."""
+    if frame.episode is None:  # one environment
+        return np.arange(min(1, len(links)))
+    numbers = _column(Column(frame.episode, _NUMBER), links.column(frame.episode), name)
+    if frame.step is None:  # every episode may have begun before: those that are there at once, not those to come
+        numbers = numbers[:_AT_ONCE]
+    firsts = np.sort(np.unique(numbers, return_index=True)[1])
+    if frame.step is not None:
+        firsts = firsts[_column(Column(frame.step, _NUMBER), links.column(frame.step), name)[firsts] > 0]
+    return firsts
+
+
+def beginnings(frame: Frame, rows: pa.Table, name: str) -> pa.Table:
+    """Return those rows, in memory of their own: their links, and their observations."""
+    wanted = [link for link in (frame.episode, frame.step) if link is not None]
+    found = rows.select([*wanted, *(column.name for column in frame.schema.obs)])
+    return found.take(pa.array(beginning_rows(frame, rows, name))).combine_chunks()
 
 
 def _successors(frame: Frame, group: Group, ended: Array) -> Array:
@@ -151,14 +179,15 @@ def _following(frame: Frame, group: Group, arrays: dict[str, Array], after: Arra
     n = len(after)
     rows, behind = group.rows, group.behind
     known = after >= 0
-    source = np.where(known, after, 0)
+    source = np.where(after < n, after, 0)
+    later = np.flatnonzero(after >= n)  # whose successor is in the group behind
     found: dict[str, Array] = {}
     has_final = np.zeros(n, np.bool_)
     for final, column in frame.finals.items():
-        observed = arrays[column.name]
-        if behind is not None:
-            observed = np.concatenate([observed, _column(column, behind.column(column.name), group.name)])
-        found[column.name] = observed[source]
+        found[column.name] = arrays[column.name].take(source, 0)
+        if behind is not None and len(later):
+            observed = _column(column, behind.column(column.name), group.name)
+            found[column.name][later] = observed[after[later] - n]
         if final in rows.column_names:
             valid = rows.column(final).is_valid().to_numpy()
             at = np.flatnonzero(valid)

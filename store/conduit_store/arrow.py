@@ -218,7 +218,7 @@ def ragged_chunks(name: str, data: pa.Array | pa.ChunkedArray) -> list[Ragged]:
     for chunk in chunks:
         found.append(_rows_of(name, chunk, row))
         row += len(chunk)
-    return found or [_rows_of(name, pa.array([], data.type), 0)]
+    return found or [_rows_of(name, pa.nulls(0, data.type), 0)]
 
 
 def _rows_of(name: str, array: pa.Array, first_row: int) -> Ragged:

@@ -105,7 +105,7 @@ class Column:
         put = object.__setattr__
         given: object = self.dtype
         if isinstance(given, str) and given in _TEXTS:
-            if self.shape not in ((), (None,)):
+            if not isinstance(self.shape, list | tuple) or tuple(self.shape) not in ((), (None,)):
                 raise ShapeMismatch(f"column {self.name!r}: one row of {given!r} is one value. Leave the shape out")
             put(self, "text", given)
             put(self, "shape", (None,))
@@ -118,7 +118,7 @@ class Column:
         put(self, "dtype", np.dtype(str(_checked_dtype(self.name, given))))
         put(self, "shape", _checked_shape(self.name, self.shape))
         put(self, "mean_length", _checked_length(self.name, self.mean_length, self.ragged))
-        if self.max_values is not None or self.max_bytes is not None or self.values:
+        if self.max_values is not None or self.max_bytes is not None or not _empty(self.values):
             _check_categories(self)
         if not isinstance(self.mutable, bool) or (self.mutable and self.shape != ()):
             raise SchemaError(
@@ -210,6 +210,8 @@ def shown(value: object, limit: int = 60) -> str:
 
 def _checked_dtype(name: str, dtype: object) -> np.dtype[Any]:
     try:
+        if dtype is None:  # NumPy reads it as float64
+            raise TypeError("none is given")
         checked: np.dtype[Any] = np.dtype(dtype)  # type: ignore[call-overload]
     except (TypeError, ValueError, SyntaxError) as error:  # NumPy parses text
         raise DtypeMismatch(
@@ -232,6 +234,10 @@ def _checked_dtype(name: str, dtype: object) -> np.dtype[Any]:
         f"column {name!r}: dtype {str(checked)!r} cannot be stored; bool, integers and floats of up to 64 "
         "bits, datetime64 and timedelta64 can. Split or encode the value into such columns"
     )
+
+
+def _empty(values: object) -> bool:
+    return isinstance(values, list | tuple) and len(values) == 0
 
 
 def _check_categories(column: Column) -> None:
@@ -279,7 +285,9 @@ def _checked_length(name: str, length: Any, ragged: bool) -> float | None:
 
 def _checked_shape(name: str, shape: Any) -> tuple[Any, ...]:
     try:
-        given = tuple(shape)
+        if not isinstance(shape, list | tuple):
+            raise TypeError("a mapping or bytes have no order of dimensions, and a number is none")
+        given: tuple[Any, ...] = tuple(shape)
         varies = given[:1] == (None,)
         given = given[1:] if varies else given
         checked = tuple(int(size) for size in given)

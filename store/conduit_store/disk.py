@@ -10,8 +10,9 @@ import contextlib
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from .errors import DiskError
 from .layout import ALIGN
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from .layout import BlockLayout
     from .schema import Schema
 
@@ -82,10 +85,15 @@ def schema_head(schema: Schema) -> bytes:
     return _MAGIC + bytes(schema_to_arrow(schema, stored=True).serialize())
 
 
-def record_header(schema: Schema, layout: BlockLayout) -> bytes:
-    """Return the Arrow message that makes a record batch of the block behind it.
+# What stands for what in the message of a block, as the core knows it (BlockMessage in disk_file.hpp).
+_ROWS, _BYTES, _START, _ELEMENTS = range(4)
+
+
+def record_header(schema: Schema, layout: BlockLayout) -> tuple[bytes, list[tuple[int, int, int, int]]]:
+    """Return the Arrow message that makes a record batch of the block behind it, and which numbers each block has.
 
     Arrow writes such a message for a batch that it lays out itself; the buffers' places are then replaced by ours.
+    The numbers: (what, column, at, factor), an int64 at byte `at`.
     """
     import pyarrow as pa
 
@@ -93,19 +101,53 @@ def record_header(schema: Schema, layout: BlockLayout) -> bytes:
 
     zeros = np.zeros(layout.block_bytes + 64, np.uint8)
     address = -(-zeros.ctypes.data // 64) * 64
-    batch = block_to_arrow(schema, layout, address, 0, layout.rows, zeros, stored=True)
+    for column, offset in zip(schema.columns, layout.offsets, strict=True):
+        if column.ragged:  # one element, so that it has a buffer
+            first = address - zeros.ctypes.data + offset
+            zeros[first : first + 8 * (layout.rows + 1)].view(np.int64)[1:] = 1
+    starts = [layout.values] * len(schema.ragged)
+    batch = block_to_arrow(schema, layout, address, 0, layout.rows, zeros, starts, stored=True)
     whole = batch.serialize().to_pybytes()
     header = bytearray(whole[: len(whole) - pa.ipc.read_message(whole).body.size])
     message = _Record(header, 8 + _uint32(header, 8))
-    buffers = message.record(2).vector(2)
-    places = iter(layout.offsets)
-    for at in range(buffers + 4, buffers + 4 + 16 * _uint32(header, buffers), 16):  # offset and length, int64
-        if struct.unpack_from("<q", header, at + 8)[0] > 0:  # a column has one; its validity has no bytes
-            struct.pack_into("<q", header, at, next(places))
-    struct.pack_into("<q", header, message.place(3), layout.block_bytes)
+    record = message.record(2)
+    numbers = [(_ROWS, 0, record.place(0), 1), (_BYTES, 0, message.place(3), 1)]
+    nodes = record.vector(1) + 4  # length and nulls, int64
+    buffers = record.vector(2) + 4  # offset and length, int64; validity has no bytes
+    ragged = 0
+    for column, offset in zip(schema.columns, layout.offsets, strict=True):
+        for what, factor in _nodes(batch.schema.field(column.name).type, _ROWS, 1):
+            numbers.append((what, ragged if what == _ELEMENTS else 0, nodes, factor))
+            nodes += 16
+        buffers = _filled(header, buffers)
+        struct.pack_into("<q", header, buffers, offset)
+        buffers += 16
+        if column.ragged:
+            buffers = _filled(header, buffers)
+            numbers += [(_START, ragged, buffers, 1), (_ELEMENTS, ragged, buffers + 8, column.element_bytes)]
+            buffers += 16
+            ragged += 1
     header += bytes(-len(header) % ALIGN)
     struct.pack_into("<i", header, 4, len(header) - 8)  # counts the padding up to the body
-    return bytes(header)
+    return bytes(header), numbers
+
+
+def _filled(header: bytearray, buffers: int) -> int:
+    while struct.unpack_from("<q", header, buffers + 8)[0] == 0:
+        buffers += 16
+    return buffers
+
+
+def _nodes(kind: pa.DataType, what: int, factor: int) -> Iterator[tuple[int, int]]:
+    """How long an array and its children are, in the order of Arrow's nodes: a number of each block times a factor."""
+    import pyarrow as pa
+
+    yield what, factor
+    stored: Any = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    if pa.types.is_fixed_size_list(stored):
+        yield from _nodes(stored.value_type, what, factor * stored.list_size)
+    elif pa.types.is_large_list(stored):
+        yield from _nodes(stored.value_type, _ELEMENTS, 1)
 
 
 class _Record:

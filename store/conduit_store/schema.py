@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .column import Column
+from .column import Column, shown
 from .errors import SchemaError, UnknownColumn, did_you_mean
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Schema:
     columns: tuple[Column, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", _with_validity(tuple(self.columns)))
+        object.__setattr__(self, "columns", _with_validity(_checked(self.columns)))
         if not self.columns:
             raise SchemaError("a schema with 0 columns cannot hold rows. Give at least 1 column")
         names = [column.name for column in self.columns]
@@ -239,6 +239,8 @@ class Schema:
         Raises:
             SchemaError: a key that is not a string, or two values with the same flat name.
         """
+        if not isinstance(mapping, Mapping):
+            raise SchemaError(f"got a {type(mapping).__name__}: give a mapping of column names to values")
         flat: dict[str, object] = {}
         for name, value in mapping.items():
             if not isinstance(name, str):
@@ -261,6 +263,17 @@ class Schema:
         from .arrow import schema_to_arrow
 
         return schema_to_arrow(self)
+
+
+def _checked(columns: Any) -> tuple[Column, ...]:
+    given = tuple(columns) if isinstance(columns, list | tuple) else (columns,)
+    for column in given:
+        if not isinstance(column, Column):
+            raise SchemaError(
+                f"a schema consists of Columns, got {shown(column)}. Give Schema((Column('x', 'float32'), ...)), or "
+                "use Schema.from_example"
+            )
+    return given
 
 
 def _with_validity(columns: tuple[Column, ...]) -> tuple[Column, ...]:

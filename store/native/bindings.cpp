@@ -24,6 +24,7 @@
 #include "error.hpp"
 #include "failpoints.hpp"
 #include "loader.hpp"
+#include "pages.hpp"
 #include "row_reader.hpp"
 #include "sampler.hpp"
 #include "staging.hpp"
@@ -223,7 +224,7 @@ TableSpec make_spec(const std::string& name, nb::bytes spec, const std::vector<s
   s.remover = static_cast<RemoverKind>(remover);
   s.remover_view = remover_view;
   if (ragged > 0 && remover != kRemoveOldest) fail(ErrorCode::config, "table '%s' has columns whose rows vary in length: they go by blocks", name.c_str());
-  if (n_frames < n_blocks && (ragged > 0 || remover != kRemoveOldest)) fail(ErrorCode::config, "table '%s' goes by blocks of one size where some of them lie on disk", name.c_str());
+  if (n_frames < n_blocks && remover != kRemoveOldest) fail(ErrorCode::config, "table '%s' goes by blocks where some of them lie on disk", name.c_str());
   if (remover != kRemoveOldest && (rows_per_block != 1 || s.links)) fail(ErrorCode::config, "table '%s' removes rows one by one: its blocks have one row, without episodes", name.c_str());
   if (remover == kRemoveLeast && (remover_view >= views.size() || !views[remover_view].prioritized)) fail(ErrorCode::config, "table '%s' removes by priorities that it does not keep", name.c_str());
   return s;
@@ -264,6 +265,15 @@ nb::dict info_dict(const TableInfo& i) {
   return d;
 }
 
+// Position of the first of n that is not finite or is negative; n if there is none.
+std::uint64_t first_bad_priority(const float* p, std::uint64_t n) {
+  bool good = true;
+  for (std::uint64_t i = 0; i < n; ++i) good &= p[i] >= 0.0f && p[i] <= std::numeric_limits<float>::max();
+  std::uint64_t at = good ? n : 0;
+  while (at < n && p[at] >= 0.0f && p[at] <= std::numeric_limits<float>::max()) ++at;
+  return at;
+}
+
 class PyWriter : public Handle<Writer> {
  public:
   PyWriter(const PyTable& table, std::uint32_t chains, std::vector<RowColumn> columns, int terminated, int truncated)
@@ -286,11 +296,12 @@ class PyWriter : public Handle<Writer> {
     if (closed()) fail(ErrorCode::closed, "this writer to store '%s' is closed: call table.writer() for a new one", store().c_str());
     const auto writer = get();
     writer->check();
+    // before anything is read into what the other call uses
+    if (busy) fail(ErrorCode::config, "writer of table '%s' is in use by another thread: give each thread its own writer", writer->table().shared().name);
     return writer;
   }
 
   std::uint32_t push(Writer& writer, const Rows& rows, std::optional<double> timeout) {
-    if (busy) fail(ErrorCode::config, "writer of table '%s' is in use by another thread: give each thread its own writer", writer.table().shared().name);
     struct Busy {
       PyWriter& self;
       explicit Busy(PyWriter& s) : self(s) { self.busy = true; }
@@ -302,8 +313,8 @@ class PyWriter : public Handle<Writer> {
     std::uint32_t done = 0;
     Rows rest = rows;
     writer.begin_keys();
-    std::vector<const std::byte*> columns(writer.table().shared().n_columns);
-    std::vector<const Cell*> cells(columns.size());
+    std::vector<const std::byte*> columns;  // of what is left after the first try
+    std::vector<const Cell*> cells;
     std::optional<Deadline> deadline;
     std::uint32_t signal = 0;  // of the limiter, as it was before the last look
     bool announced = false;
@@ -341,6 +352,8 @@ class PyWriter : public Handle<Writer> {
           writer.wait_space(slice);
         }
       }
+      columns.resize(writer.table().shared().n_columns);
+      cells.resize(columns.size());
       for (std::size_t c = 0; c < columns.size(); ++c) {
         columns[c] = rows.columns[c] == nullptr ? nullptr : rows.columns[c] + done * writer.table().columns()[c].row_bytes;
         cells[c] = rows.cells == nullptr || rows.cells[c] == nullptr ? nullptr : rows.cells[c] + done;
@@ -363,6 +376,22 @@ class PyWriter : public Handle<Writer> {
     if (push(*writer, rows, timeout) != 1) return 0;
     ended = (flags & kEnd) != 0;
     return 1;
+  }
+
+  // Whole columns that fit just as they are, of a table without episodes: (how many rows went in, of how many), or None where
+  // something needs the careful path in Python, and none did. Fewer than all: the timeout.
+  std::optional<std::tuple<std::uint32_t, std::uint32_t>> append_columns(nb::dict columns, nb::object priorities, std::optional<double> timeout) {
+    const auto writer = checked();
+    const std::uint64_t most = std::min<std::uint64_t>(writer->table().shared().max_size, std::numeric_limits<std::int32_t>::max());
+    RowReader::Held held(reader);
+    std::uint32_t n = 0;
+    if (!held.read_columns(columns, static_cast<std::uint32_t>(most), &n)) return std::nullopt;
+    const float* given = nullptr;
+    if (!priorities.is_none()) {
+      given = held.read_priorities(priorities.ptr(), n);
+      if (given == nullptr || first_bad_priority(given, n) < n) return std::nullopt;
+    }
+    return std::tuple{push(*writer, {n, held.columns(), nullptr, nullptr, given, nullptr, false}, timeout), n};
   }
 
   // Rows given as one contiguous buffer (or None) a column. Returns how many were appended before the timeout.
@@ -618,11 +647,6 @@ int staging_buffer(PyObject* self, Py_buffer* view, int flags) {
   return PyBuffer_FillInfo(view, self, staging->data(), static_cast<Py_ssize_t>(staging->bytes()), 0, flags);
 }
 
-struct Fields {
-  std::int64_t n;
-  std::vector<Field> fields;
-};
-
 PyType_Slot staging_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(staging_buffer)}, {0, nullptr}};
 
 }  // namespace
@@ -652,15 +676,9 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
     copy_scalars(reinterpret_cast<const std::byte*>(address), n, bytes, copied.data());
     return nb::bytes(reinterpret_cast<const char*>(copied.data()), copied.size());
   }, "address"_a, "n"_a, "bytes"_a);
-  // Position of the first of n float32 that is not finite or is negative; n if there is none.
   m.def("first_bad_priority", [](nb::object priorities, std::uint64_t n) {
     const Bytes held(priorities, n * sizeof(float), "priorities");
-    const float* p = held.as<float>();
-    bool good = true;
-    for (std::uint64_t i = 0; i < n; ++i) good &= p[i] >= 0.0f && p[i] <= std::numeric_limits<float>::max();
-    std::uint64_t at = good ? n : 0;
-    while (at < n && p[at] >= 0.0f && p[at] <= std::numeric_limits<float>::max()) ++at;
-    return at;
+    return first_bad_priority(held.as<float>(), n);
   }, "priorities"_a, "n"_a);
   // Whether each of a list is a contiguous array (length, *shape) of this dtype.str, without its byte order.
   m.def("rows_fit", [](nb::list rows, const std::string& dtype, const std::vector<std::int64_t>& shape) {
@@ -745,18 +763,23 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       }, "groups"_a, "lease_timeout"_a, "max_staleness"_a.none(), "version_column"_a);
 
   nb::class_<Staging>(m, "Staging", nb::type_slots(staging_slots)).def_prop_ro("bytes", &Staging::bytes);
-  // Arrays of n rows within a buffer: (byte offset, dtype.str without byte order, shape of a row) each.
-  nb::class_<Fields>(m, "Fields")
-      .def("__init__", [](Fields* self, std::int64_t n, const std::vector<std::tuple<std::uint64_t, std::string, std::vector<std::int64_t>>>& fields) {
-        new (self) Fields{n, {}};
-        for (const auto& [offset, dtype, shape] : fields) self->fields.push_back({offset, dlpack_type(dtype[0], std::stoul(dtype.substr(1))), shape});
+  // What makes tensors of some library, see dlpack.hpp.
+  nb::class_<TensorMaker>(m, "TensorMaker").def(nb::init<nb::object, nb::object>(), "api"_a.none(), "from_dlpack"_a);
+  // Arrays of n rows within a buffer: (name, byte offset, dtype.str without byte order, shape of a row) each.
+  nb::class_<NamedFields>(m, "Fields")
+      .def("__init__", [](NamedFields* self, std::int64_t n, const std::vector<std::tuple<nb::object, std::uint64_t, std::string, std::vector<std::int64_t>>>& given) {
+        Fields fields;
+        std::vector<nb::object> names;
+        for (const auto& [name, offset, dtype, shape] : given) {
+          fields.push_back(make_field(n, offset, dlpack_type(dtype[0], std::stoul(dtype.substr(1))), shape));
+          names.push_back(name);
+        }
+        new (self) NamedFields{std::make_shared<const Fields>(std::move(fields)), std::move(names)};
       }, "n"_a, "fields"_a)
-      // One DLPack capsule a field, over the buffer's memory.
-      .def("capsules", [](const Fields& f, const std::shared_ptr<Staging>& staging) {
-        nb::list capsules;
-        for (const Field& field : f.fields) capsules.append(dlpack_capsule(staging, field, f.n));
-        return capsules;
-      }, "staging"_a);
+      // Tensors over the buffer by name, but those `without`; they share its memory.
+      .def("tensors", [](const NamedFields& f, const std::shared_ptr<Staging>& staging, const TensorMaker& maker, nb::object without) {
+        return maker.make(staging, f.fields, f.names, without);
+      }, "staging"_a, "maker"_a, "without"_a);
   nb::class_<Pin>(m, "Pin", nb::is_weak_referenceable());
 
   nb::class_<PyAttachment>(m, "Attachment")
@@ -787,9 +810,9 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         for (std::uint64_t i = 0; i < n; ++i) leave_span(*process, Stage::extend, 0, i, began, began + i);
         return static_cast<double>(now_ns() - began) / static_cast<double>(n);
       }, "n"_a)
-      .def("populate", [](PyAttachment& a, std::uint64_t offset, std::uint64_t bytes) {
-        a.unlocked([&](Process& p) { p.segments().populate(offset, bytes); });
-      }, "offset"_a, "bytes"_a)
+      .def("populate", [](PyAttachment& a, std::uint64_t offset, std::uint64_t bytes, bool join) {
+        a.unlocked([&](Process& p) { p.segments().populate(offset, bytes, join); });
+      }, "offset"_a, "bytes"_a, "join"_a)
       .def("tidy", [](PyAttachment& a, int control_fd, int data_fd) {
         a.unlocked([&](Process& p) { TableCore::tidy(p, control_fd, data_fd); });
       }, "control_fd"_a, "data_fd"_a)
@@ -819,6 +842,10 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_prop_ro("seed", [](PyTable& t) { return t.get()->shared().seed; })
       .def_prop_ro("data_offset", [](PyTable& t) { return t.get()->shared().data_offset; })
       .def_prop_ro("data_bytes", [](PyTable& t) { return t.get()->shared().data_bytes; })
+      // Puts the table's index into huge pages, see pages.hpp.
+      .def("join_index", [](PyTable& t) {
+        t.unlocked([](TableCore& c) { join_pages(c.process().segments().control_at<std::byte>(0), c.shared().spec_offset, c.shared().end_offset - c.shared().spec_offset); });
+      })
       .def_prop_ro("control_bytes", [](PyTable& t) { return t.get()->shared().end_offset - t.get()->shared().spec_offset; })
       .def("next_stream", [](PyTable& t) { return static_cast<std::uint32_t>(t.get()->shared().streams.fetch_add(1)); })
       .def("steps", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.steps(); }); })
@@ -910,6 +937,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
              new (self) PyWriter(table, chains, RowColumn::make(columns, numbers), terminated, truncated);
            }, "table"_a, "chains"_a, "columns"_a, "numbers"_a, "terminated"_a, "truncated"_a)
       .def("append_row", &PyWriter::append_row, "row"_a, "priority"_a.none(), "timeout"_a.none())
+      .def("append_columns", &PyWriter::append_columns, "columns"_a, "priorities"_a.none(), "timeout"_a.none())
       .def("append_rows", &PyWriter::append_rows, "n"_a, "columns"_a, "flags"_a.none(), "priorities"_a.none(), "chains"_a.none(), "timeout"_a.none(), "whole"_a)
       .def_rw("ended", &PyWriter::ended)
       .def("chain_open", [](PyWriter& w, std::uint32_t chain) { return w.checked()->chain_open(chain); }, "chain"_a)

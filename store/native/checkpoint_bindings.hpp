@@ -299,7 +299,20 @@ void bind_saved_table(nb::class_<PyTable>& table) {
         const auto* first = given.as<SavedBlock>();
         t.unlocked([&](TableCore& c) { c.lay_out({first, first + given.size() / sizeof(SavedBlock)}); });
       }, "blocks"_a)
-      .def("laid_out", [](PyTable& t) { t.unlocked([](TableCore& c) { c.laid_out(); }); })
+      .def("laid_out", [](PyTable& t, nb::object blocks) {
+        const Bytes given(blocks, "blocks");
+        const auto* first = given.as<SavedBlock>();
+        t.unlocked([&](TableCore& c) { c.laid_out({first, first + given.size() / sizeof(SavedBlock)}); });
+      }, "blocks"_a)
+      // Bytes of a block that was divided, from `at` on.
+      .def("put", [](PyTable& t, std::uint32_t block, std::uint64_t at, nb::object values) {
+        const Bytes from(values, "values");
+        t.unlocked([&](TableCore& c) {
+          const std::uint64_t room = block < c.shared().n_blocks ? c.ragged().span(block) * c.shared().block_bytes : 0;
+          if (at > room || from.size() > room - at) fail(ErrorCode::damaged, "rows of table '%s' lie in no block of it", c.shared().name);
+          c.reach_disk([&] { memcpy(c.block_data(block) + at, from.as<std::byte>(), from.size()); });
+        });
+      }, "block"_a, "at"_a, "values"_a)
       // Of a table that nobody else uses yet, before `restore`: a block whose rows vary in length, the blocks that it spans, and
       // where the parts of its values begin.
       .def("divide", [](PyTable& t, std::uint32_t block, std::uint32_t span, const std::vector<std::uint64_t>& starts) {

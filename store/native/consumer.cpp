@@ -57,40 +57,37 @@ bool Delivery::holds_lease() const {
   return std::atomic_ref(queue_.state().leases[name_.lease].fence).load(std::memory_order_acquire) == name_.fence;
 }
 
-bool Delivery::copy(const std::vector<std::uint64_t>& offsets, Target* target) const {
+void Delivery::find_cells(const std::vector<Placed>& runs, std::vector<Cell>* cells) const {
   const TableCore& t = *table_;
-  const std::uint32_t per_block = t.shared().rows_per_block;
-  std::vector<Placed> runs;
-  for (const std::uint32_t slot : slots_) {
-    if (!runs.empty() && runs.back().block * per_block + runs.back().row + runs.back().n == slot && slot % per_block != 0) {
-      ++runs.back().n;
-    } else {
-      const std::uint32_t b = t.block_of(slot);
-      runs.push_back({b, slot - b * per_block, 1});
-    }
-  }
-  const std::unique_ptr<ReaderEpoch> epoch = table_->process().enter();
-  // Either we see here that the lease has ended, or whoever ends it and lets its rows go sees our epoch: the rows' blocks
-  // are retired later than we entered.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!holds_lease()) return false;
-  std::uint64_t size = offsets.back();
-  std::vector<Cell> cells;  // of each column whose rows vary in length
   for (std::uint32_t v = 0; v < t.ragged().n(); ++v) {
-    const Column& column = t.ragged().column(v);
-    std::uint64_t elements = 0;
     for (const Placed& run : runs) {
-      for (std::uint32_t i = 0; i < run.n; ++i) {
-        cells.push_back(t.ragged().cell(t.block_data(run.block), run.row + i, column));
-        elements += cells.back().elements;
-      }
+      const std::byte* base = t.block_data(run.block);
+      for (std::uint32_t i = 0; i < run.n; ++i) cells->push_back(t.ragged().cell(base, run.block, run.row + i, t.ragged().column(v)));
     }
-    size += aligned(elements * column.element_bytes);
   }
-  // Places and lengths are true if the reader is held still.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (!epoch->held()) return false;
-  std::byte* out = target->room(cells.empty() ? size : staging_class(size));
+}
+
+// Waits for what of the rows lies on disk, but for elements of rows that vary in length.
+bool Delivery::bring(ReaderEpoch& epoch, const std::vector<Placed>& runs) const {
+  const TableCore& t = *table_;
+  std::vector<Piece> pieces;
+  std::uint64_t rows = 0;
+  for (const Placed& run : runs) {
+    if (!t.on_disk(run.block)) continue;
+    const std::byte* base = t.block_data(run.block);
+    rows += run.n;
+    for (std::uint32_t c = 0; c < t.shared().n_columns; ++c) {
+      const Column& column = t.columns()[c];
+      t.disk()->note(base + column.block_offset + run.row * column.row_bytes, (run.n + (column.element_bytes > 0 ? 1 : 0)) * column.row_bytes, &pieces);
+    }
+  }
+  t.shared().tier.rows_from_disk.fetch_add(rows, std::memory_order_relaxed);
+  bool cold = true;  // a backlog is read from front to back: ask for all of it
+  return t.bring(epoch, pieces, &cold);
+}
+
+bool Delivery::copy_columns(ReaderEpoch& epoch, const std::vector<Placed>& runs, const std::vector<Cell>& cells, const std::vector<std::uint64_t>& offsets, std::byte* out) const {
+  const TableCore& t = *table_;
   std::byte* values = out + offsets.back();
   const Cell* of_column = cells.data();
   std::uint64_t since = 0;
@@ -99,7 +96,7 @@ bool Delivery::copy(const std::vector<std::uint64_t>& offsets, Target* target) c
     std::byte* to = out + offsets[c];
     if (column.element_bytes > 0) {
       const std::uint64_t elements = offsets_of(of_column, slots_.size(), reinterpret_cast<std::int64_t*>(to));
-      if (!copy_cells(*epoch, of_column, slots_.size(), column.element_bytes, values, &since)) return false;
+      if (!copy_cells(epoch, of_column, slots_.size(), column.element_bytes, values, &since)) return false;
       values += aligned(elements * column.element_bytes);
       of_column += slots_.size();
       continue;
@@ -120,11 +117,54 @@ bool Delivery::copy(const std::vector<std::uint64_t>& offsets, Target* target) c
         since += part;
         if (since < kProgressBytes) continue;
         since = 0;
-        if (!epoch->progress()) return false;
+        if (!epoch.progress()) return false;
       }
     }
     if (column.changes != 0) std::atomic_thread_fence(std::memory_order_acquire);  // as in Sampler::gather
   }
+  return true;
+}
+
+bool Delivery::copy(const std::vector<std::uint64_t>& offsets, Target* target) const {
+  const TableCore& t = *table_;
+  const std::uint32_t per_block = t.shared().rows_per_block;
+  std::vector<Placed> runs;
+  for (const std::uint32_t slot : slots_) {
+    if (!runs.empty() && runs.back().block * per_block + runs.back().row + runs.back().n == slot && slot % per_block != 0) {
+      ++runs.back().n;
+    } else {
+      const std::uint32_t b = t.block_of(slot);
+      runs.push_back({b, slot - b * per_block, 1});
+    }
+  }
+  const std::unique_ptr<ReaderEpoch> epoch = table_->process().enter();
+  // Either we see here that the lease has ended, or whoever ends it and lets its rows go sees our epoch: the rows' blocks
+  // are retired later than we entered.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!holds_lease()) return false;
+  if (t.tiered() && !bring(*epoch, runs)) return false;
+  std::vector<Cell> cells;  // of each column whose rows vary in length
+  t.reach_disk([&] { find_cells(runs, &cells); });
+  std::uint64_t size = offsets.back();
+  std::vector<Piece> pieces;
+  for (std::size_t k = 0; k < cells.size(); k += slots_.size()) {
+    const std::uint64_t bytes = t.ragged().column(static_cast<std::uint32_t>(k / slots_.size())).element_bytes;
+    std::uint64_t elements = 0;
+    for (std::size_t i = k; i < k + slots_.size(); ++i) {
+      elements += cells[i].elements;
+      if (t.tiered()) t.disk()->note(cells[i].at, cells[i].elements * bytes, &pieces);
+    }
+    size += aligned(elements * bytes);
+  }
+  // Places and lengths are true if the reader is held still.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (!epoch->held()) return false;
+  bool cold = true;
+  if (t.tiered() && !t.bring(*epoch, pieces, &cold)) return false;
+  std::byte* out = target->room(cells.empty() ? size : staging_class(size));
+  bool whole = false;
+  t.reach_disk([&] { whole = copy_columns(*epoch, runs, cells, offsets, out); });
+  if (!whole) return false;
   auto* keys = reinterpret_cast<std::uint64_t*>(out + offsets[t.shared().n_columns]);
   for (std::size_t i = 0; i < slots_.size(); ++i) keys[i] = t.key_of(slots_[i]);
   FAILPOINT(lease_copied);

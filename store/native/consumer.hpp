@@ -42,6 +42,9 @@ class Delivery {
  private:
   void check() const;
   bool held() const;
+  void find_cells(const std::vector<Placed>& runs, std::vector<Cell>* cells) const;
+  bool bring(ReaderEpoch& epoch, const std::vector<Placed>& runs) const;
+  bool copy_columns(ReaderEpoch& epoch, const std::vector<Placed>& runs, const std::vector<Cell>& cells, const std::vector<std::uint64_t>& offsets, std::byte* out) const;
   bool holds_lease() const;
   [[noreturn]] void expired() const;
 

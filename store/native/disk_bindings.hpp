@@ -14,12 +14,18 @@ std::vector<std::byte> bytes_of(const nb::bytes& bytes) {
 void bind_disk(nb::class_<PyTable>& table) {
   table
       // Takes over the descriptor. Before anything else.
-      .def("use_disk", [](PyTable& t, int fd, std::string path, const nb::bytes& head, const nb::bytes& message) {
+      .def("use_disk", [](PyTable& t, int fd, std::string path, const nb::bytes& head, const nb::bytes& text,
+                          const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>>& numbers) {
         const auto core = t.get();
         if (!core->tiered() || core->disk()) fail(ErrorCode::config, "table '%s' has no use for a file", core->shared().name);
         const Table& s = core->shared();
-        core->use_disk(std::make_shared<DiskFile>(fd, std::move(path), bytes_of(head), bytes_of(message), s.block_bytes, s.n_blocks, core->process().segments().writable()));
-      }, "fd"_a, "path"_a, "head"_a, "message"_a)
+        BlockMessage message{bytes_of(text), {}};
+        for (const auto& [what, column, at, factor] : numbers) {
+          if (at + sizeof(std::int64_t) > message.text.size() || (what >= BlockMessage::start && column >= s.n_ragged)) fail(ErrorCode::config, "table '%s': no such number in the message of a block", s.name);
+          message.numbers.push_back({what, column, at, factor});
+        }
+        core->use_disk(std::make_shared<DiskFile>(fd, std::move(path), bytes_of(head), std::move(message), s.block_bytes, s.n_blocks, core->process().segments().writable()));
+      }, "fd"_a, "path"_a, "head"_a, "message"_a, "numbers"_a)
       // 1: moved some, 0: nothing to move, -1: the disk has failed
       .def("move_blocks", [](PyTable& t, double timeout) {
         const TableCore::Moves moves = t.unlocked([&](TableCore& c) { return c.move_blocks(static_cast<std::uint64_t>(timeout * 1e9)); });

@@ -74,10 +74,10 @@ int write_all(int fd, iovec* parts, int n, std::uint64_t at) {
 
 }  // namespace
 
-DiskFile::DiskFile(int fd, std::string path, const std::vector<std::byte>& head, std::vector<std::byte> message, std::uint64_t block_bytes, std::uint32_t n_blocks,
+DiskFile::DiskFile(int fd, std::string path, const std::vector<std::byte>& head, BlockMessage message, std::uint64_t block_bytes, std::uint32_t n_blocks,
                    bool writes)
     : fd_(fd), pid_(getpid()), path_(std::move(path)), message_(std::move(message)), block_bytes_(block_bytes), head_bytes_(round_up(std::max<std::size_t>(head.size(), 1), kPage)),
-      slot_bytes_(round_up(message_.size() + block_bytes, kPage)), bytes_(slot_at(n_blocks)) {
+      slot_bytes_(round_up(message_.text.size() + block_bytes, kPage)), bytes_(slot_at(n_blocks)) {
   const auto failed = [&](const char* what) {
     const int reason = errno;
     close(fd_);
@@ -104,20 +104,22 @@ DiskFile::~DiskFile() {
   close(fd_);
 }
 
-int DiskFile::write(std::uint32_t block, const std::byte* bytes) const {
-  iovec parts[] = {{const_cast<std::byte*>(message_.data()), message_.size()}, {const_cast<std::byte*>(bytes), block_bytes_}};
-  return write_all(fd_, parts, 2, slot_at(block));
+int DiskFile::write(std::uint32_t block, const std::vector<std::byte>& message, const std::byte* bytes) const {
+  iovec parts[] = {{const_cast<std::byte*>(message.data()), message.size()}, {const_cast<std::byte*>(bytes), block_bytes_}};
+  return write_all(fd_, parts, bytes == nullptr ? 1 : 2, slot_at(block));
 }
 
-int DiskFile::write_message(std::uint32_t block) const {
-  iovec part{const_cast<std::byte*>(message_.data()), message_.size()};
-  return write_all(fd_, &part, 1, slot_at(block));
+int DiskFile::reserve(std::uint32_t block, std::uint32_t blocks) const {
+  int error;
+  while ((error = posix_fallocate(fd_, static_cast<off_t>(slot_at(block)), static_cast<off_t>(blocks * slot_bytes_))) == EINTR) {
+  }
+  return error;
 }
 
-int DiskFile::read(std::uint32_t block, std::byte* bytes) const {
-  const std::uint64_t at = body_at(block);
-  for (std::uint64_t done = 0; done < block_bytes_;) {
-    const ssize_t got = pread(fd_, bytes + done, block_bytes_ - done, static_cast<off_t>(at + done));
+int DiskFile::read(std::uint32_t block, std::uint32_t blocks, std::byte* bytes) const {
+  const std::uint64_t at = body_at(block), all = blocks * block_bytes_;
+  for (std::uint64_t done = 0; done < all;) {
+    const ssize_t got = pread(fd_, bytes + done, all - done, static_cast<off_t>(at + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return errno;
     if (got == 0) return EIO;  // somebody has cut the file off
@@ -127,6 +129,12 @@ int DiskFile::read(std::uint32_t block, std::byte* bytes) const {
 }
 
 int DiskFile::sync() const { return fdatasync(fd_) == 0 ? 0 : errno; }
+
+void DiskFile::note(const std::byte* at, std::uint64_t bytes, std::vector<Piece>* pieces) const {
+  const auto page = [](const std::byte* of) { return reinterpret_cast<std::uintptr_t>(of) / kPage; };
+  if (bytes == 0 || !has(at) || (!pieces->empty() && page(at) == page(pieces->back().at) && page(at + bytes - 1) == page(at))) return;
+  pieces->push_back({at, bytes});
+}
 
 void DiskFile::ahead(const std::byte* at, std::uint64_t bytes) const {
   const auto from = reinterpret_cast<std::uintptr_t>(at) / kPage * kPage;

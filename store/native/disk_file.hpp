@@ -3,7 +3,8 @@
 //   | head: Arrow's magic and the schema | slot of block 0 | slot of block 1 | ...     each slot: | Arrow message | bytes of a block |
 //
 // So each slot holds one encapsulated Arrow record batch, whose body is the block as it lies in memory. The file is sparse: a
-// block takes room there once it has been written.
+// block takes room there once it has been written. A run of blocks, see ragged.hpp, has its bytes one after the other in the
+// slots of all of them, behind the message of the first.
 #pragma once
 
 #include <setjmp.h>
@@ -26,29 +27,50 @@ struct ReadGuard {
 };
 extern thread_local ReadGuard read_guard __attribute__((tls_model("initial-exec")));
 
+// Some bytes that are about to be read.
+struct Piece {
+  const std::byte* at;
+  std::uint64_t bytes;
+};
+
+// The Arrow message before each block, and the numbers in it (int64, at byte `at`) that each block has of its own: its rows or bytes, or of
+// a column, by its number among those whose rows vary in length, where its elements begin, or how many there are.
+struct BlockMessage {
+  enum What : std::uint32_t { rows = 0, bytes = 1, start = 2, elements = 3 };
+  struct Number {
+    std::uint32_t what, column;
+    std::uint64_t at, factor;
+  };
+  std::vector<std::byte> text;
+  std::vector<Number> numbers;
+};
+
 class DiskFile {
  public:
-  // Takes over `fd`. `head` goes to the front of a new file, `message` before each block. `writes`: blocks there are
-  // also written through the mapping. Throws disk.
-  DiskFile(int fd, std::string path, const std::vector<std::byte>& head, std::vector<std::byte> message, std::uint64_t block_bytes, std::uint32_t n_blocks, bool writes);
+  // Takes over `fd`. `head` goes to the front of a new file. `writes`: blocks there are also written through the mapping.
+  // Throws disk, config.
+  DiskFile(int fd, std::string path, const std::vector<std::byte>& head, BlockMessage message, std::uint64_t block_bytes, std::uint32_t n_blocks, bool writes);
   // The last of all processes that have the file open removes it.
   ~DiskFile();
   DiskFile(const DiskFile&) = delete;
   DiskFile& operator=(const DiskFile&) = delete;
 
   const std::string& path() const { return path_; }
-  const std::byte* body(std::uint32_t block) const { return map_ + slot_at(block) + message_.size(); }
+  const std::byte* body(std::uint32_t block) const { return map_ + body_at(block); }
   bool has(const std::byte* at) const { return at >= map_ && at < map_ + bytes_; }
-  std::uint64_t block_bytes() const { return block_bytes_; }
+  const BlockMessage& message() const { return message_; }
 
-  // 0 or errno. What was written counts only after `sync`.
-  int write(std::uint32_t block, const std::byte* bytes) const;
-  int read(std::uint32_t block, std::byte* bytes) const;
+  // 0 or errno. What was written counts only after `sync`. A block with its message, or its message alone where there are no `bytes`;
+  // the bytes of so many adjacent blocks.
+  int write(std::uint32_t block, const std::vector<std::byte>& message, const std::byte* bytes) const;
+  int read(std::uint32_t block, std::uint32_t blocks, std::byte* bytes) const;
   int sync() const;
-  // What `write` puts before a block's bytes; where these are in the file.
-  int write_message(std::uint32_t block) const;
-  std::uint64_t body_at(std::uint32_t block) const { return slot_at(block) + message_.size(); }
+  // Room on the disk for the slots of so many adjacent blocks: what is written there through the mapping then finds it.
+  int reserve(std::uint32_t block, std::uint32_t blocks) const;
+  std::uint64_t body_at(std::uint32_t block) const { return slot_at(block) + message_.text.size(); }
   int fd() const { return fd_; }
+  // Adds what of some bytes lies in the file, but for a page that the last piece begins in.
+  void note(const std::byte* at, std::uint64_t bytes, std::vector<Piece>* pieces) const;
   // Starts reading what lies there, without waiting.
   void ahead(const std::byte* at, std::uint64_t bytes) const;
 
@@ -77,7 +99,7 @@ class DiskFile {
   int fd_;
   int pid_;
   std::string path_;
-  std::vector<std::byte> message_;
+  BlockMessage message_;
   std::uint64_t block_bytes_, head_bytes_, slot_bytes_, bytes_;
   std::byte* map_ = nullptr;
 };

@@ -316,7 +316,7 @@ void TableCore::give(std::uint32_t b, std::uint32_t blocks, std::uint64_t writer
   block.generation.store((block.generation.load(std::memory_order_relaxed) + 1) & ((std::uint64_t{1} << 36) - 1), std::memory_order_relaxed);
   block.pub.store(0, std::memory_order_relaxed);
   if (queue_) queue_->opened(b);
-  if (tiered()) take_frame(b);
+  if (tiered()) give_place(b);
   FAILPOINT(open_before_state);
   block.state.store(kOpen, std::memory_order_release);
   FAILPOINT(open_after_state);
@@ -396,14 +396,13 @@ std::uint32_t TableCore::open_block(std::uint64_t writer, std::uint32_t blocks, 
     holders->process = process_->segments().process(blocks_[open].owner).pid.load(std::memory_order_relaxed);
   }
   // A block without a place in memory is of no use: some other one has to go to disk first, which movers see to.
-  if (b != kNoRow && tiered() && t_.tier.free == kNoRow && !(reclaim(holders, stalled) && t_.tier.free != kNoRow)) {
-    holders->in_memory = t_.n_frames;
-    ask_movers();
+  if (b != kNoRow && blocks == 1 && lacks_frames(1) && (!reclaim(holders, stalled) || lacks_frames(1))) {
+    ask_movers(1, holders);
     return kNoRow;
   }
   if (b != kNoRow) give(b, blocks, writer);
   else if (holders->saved > 0) break_stalled_hold();
-  if (b != kNoRow && tiered() && t_.tier.free_count + t_.tier.leaving_count < t_.tier.least_free) wake_movers();
+  if (b != kNoRow) tell_movers();
   return b;
 }
 

@@ -33,7 +33,7 @@ namespace conduit {
   X(lease_locked) X(lease_written) X(lease_row) X(lease_made) X(lease_copied)                                     \
   X(ack_locked) X(ack_row_marked) X(ack_marked) X(ack_decided) X(ack_row) X(ack_done) X(ack_left)                 \
   X(return_begin) X(return_row) X(return_done)                                                                    \
-  X(tier_given) X(tier_chosen) X(tier_taken) X(tier_copied) X(tier_placed)
+  X(tier_given) X(tier_chosen) X(tier_taken) X(tier_copied) X(tier_placed) X(tier_confirmed)
 
 enum class Failpoint : int {
 #define X(name) name,

@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::uint64_t kProgressBytes = 1 << 20;  // copied between two signs of life of a reader
 constexpr std::uint32_t kAhead = 12;               // rows prefetched ahead of the copy
-constexpr std::uint64_t kSmallRun = 64;            // bytes of a run that are asked for before the first copy
 
 template <class T>
 void copy_numbers(const Cursor* rows, std::uint32_t n, std::uint64_t offset, std::byte* out) {
@@ -87,12 +86,15 @@ bool Sampler::copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* off
   if (!epoch.held()) return false;
   if (table_->tiered()) return copy_from_disk_too(epoch, n, offsets, target);
   resolve(n, slots_.data());
-  if (ragged_ && !measure(epoch, n, offsets, target)) return false;
+  if (ragged_) {
+    find_cells(n);
+    if (!make_room(epoch, n, offsets, target)) return false;
+  }
   return gather(epoch, n, offsets, target->staging->data());
 }
 
-// Where the elements of rows that vary in length are, and a target that they fit in, with what was drawn.
-bool Sampler::measure(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target) {
+// Where the elements of rows that vary in length are.
+void Sampler::find_cells(std::uint32_t n) {
   const TableCore& t = *table_;
   FAILPOINT(gather_measure);
   for (const Output& output : plan_.outputs) {
@@ -101,16 +103,22 @@ bool Sampler::measure(const ReaderEpoch& epoch, std::uint32_t n, const std::uint
     for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + t.columns()[output.column].block_offset + from[i].row * sizeof(std::int64_t));
   }
   cells_.clear();
-  std::uint64_t size = offsets[plan_.outputs.size() + 3];
   for (const Output& output : plan_.outputs) {
     if (output.element_bytes == 0) continue;
     const Column& column = t.columns()[output.column];
     const Cursor* from = rows_.data() + (output.source == Source::successor ? n : 0);
+    for (std::uint32_t i = 0; i < n; ++i) cells_.push_back(t.ragged().cell(from[i].base, from[i].block, from[i].row, column));
+  }
+}
+
+// A target that they fit in, with what was drawn.
+bool Sampler::make_room(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target) {
+  std::uint64_t size = offsets[plan_.outputs.size() + 3];
+  const Cell* cell = cells_.data();
+  for (const Output& output : plan_.outputs) {
+    if (output.element_bytes == 0) continue;
     std::uint64_t elements = 0;
-    for (std::uint32_t i = 0; i < n; ++i) {
-      cells_.push_back(t.ragged().cell(from[i].base, from[i].row, column));
-      elements += cells_.back().elements;
-    }
+    for (std::uint32_t i = 0; i < n; ++i) elements += (cell++)->elements;
     size += round_up(elements * output.element_bytes);
   }
   // What was read of a block's next life would lead astray: places and lengths are true if the reader is held still.
@@ -124,19 +132,7 @@ bool Sampler::measure(const ReaderEpoch& epoch, std::uint32_t n, const std::uint
 
 bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out) {
   const TableCore& t = *table_;
-  for (const Output& output : plan_.outputs) {  // small columns miss the cache once a row: ask for all of them at once
-    if (output.source > Source::successor || output.row_bytes > 32 || output.element_bytes > 0) continue;
-    const std::uint64_t offset = t.columns()[output.column].block_offset;
-    const Cursor* from = rows_.data() + (output.source == Source::successor ? n : 0);
-    for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + offset + from[i].row * output.row_bytes);
-  }
-  for (const Output& output : plan_.outputs) {
-    if (output.source != Source::sequence) continue;
-    const Column& column = t.columns()[output.column];
-    for (const CopyRun& run : sequence_runs_) {
-      if (run.base != nullptr && run.n * column.row_bytes <= kSmallRun) prefetch_row(run.base + column.block_offset + run.row * column.row_bytes, run.n * column.row_bytes);
-    }
-  }
+  prefetch_small(Source::successor, n);
   since_ = 0;
   const Cell* cells = cells_.data();
   std::byte* values = out + offsets[plan_.outputs.size() + 3];  // of rows that vary in length
@@ -153,10 +149,10 @@ bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* o
       cells += n;
     } else switch (output.source) {
       case Source::row: case Source::successor: case Source::first: held = gather_rows(epoch, output, n, to); break;
-      case Source::sequence: held = gather_runs(epoch, output, sequence_runs_, to); break;
-      case Source::stack: held = gather_runs(epoch, output, stack_runs_, to); break;
-      case Source::next_stack: held = gather_runs(epoch, output, next_stack_runs_, to); break;
-      case Source::after: held = gather_runs(epoch, output, after_runs_, to); break;
+      case Source::sequence: held = gather_runs(epoch, k, sequence_runs_, to); break;
+      case Source::stack: held = gather_runs(epoch, k, stack_runs_, to); break;
+      case Source::next_stack: held = gather_runs(epoch, k, next_stack_runs_, to); break;
+      case Source::after: held = gather_runs(epoch, k, after_runs_, to); break;
       case Source::goal: case Source::next_goal: gather_goals(output, n, to); break;
       default: gather_window(output, n, to); break;
     }
@@ -183,13 +179,26 @@ bool Sampler::gather_rows(ReaderEpoch& epoch, const Output& output, std::uint32_
   return true;
 }
 
-bool Sampler::gather_runs(ReaderEpoch& epoch, const Output& output, const std::vector<CopyRun>& runs, std::byte* to) {
-  const Column& column = table_->columns()[output.column];
+// Asks for runs [from, to) of the column of output k, or as many as there are; what is left of the range is of the next
+// output's, if that copies the same runs.
+void Sampler::prefetch_runs(std::size_t k, std::size_t from, std::size_t to, const std::vector<CopyRun>& runs) const {
+  if (from >= runs.size()) {
+    if (k + 1 == plan_.outputs.size() || plan_.outputs[k + 1].source != plan_.outputs[k].source) return;
+    from -= runs.size(), to -= runs.size(), ++k;
+  }
+  const Column& column = table_->columns()[plan_.outputs[k].column];
+  for (std::size_t r = from; r < std::min(to, runs.size()); ++r) {
+    if (runs[r].base != nullptr) prefetch_row(runs[r].base + column.block_offset + runs[r].row * column.row_bytes, runs[r].n * column.row_bytes);
+  }
+}
+
+bool Sampler::gather_runs(ReaderEpoch& epoch, std::size_t k, const std::vector<CopyRun>& runs, std::byte* to) {
+  const Column& column = table_->columns()[plan_.outputs[k].column];
   const std::uint64_t offset = column.block_offset, bytes = column.row_bytes;
   const CopyRunOf copy_one = copy_run_of(column);
-  const std::size_t n = runs.size();
-  for (std::size_t r = 0; r < n; ++r) {
-    if (r + kAhead < n && runs[r + kAhead].base != nullptr) prefetch_row(runs[r + kAhead].base + offset + runs[r + kAhead].row * bytes, runs[r + kAhead].n * bytes);
+  if (k == 0 || plan_.outputs[k - 1].source != plan_.outputs[k].source) prefetch_runs(k, 0, kAhead, runs);
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    prefetch_runs(k, r + kAhead, r + kAhead + 1, runs);
     const CopyRun& run = runs[r];
     if (run.base == nullptr) {
       memset(to, 0, run.n * bytes);

@@ -1,4 +1,6 @@
 // Copying rows of which some lie on disk: they are read through the file's mapping, which may take long and may fail.
+#include <algorithm>
+
 #include "disk_file.hpp"
 #include "sampler.hpp"
 
@@ -6,8 +8,9 @@ namespace conduit {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
-constexpr std::uint32_t kSignOfLife = 16;            // pieces that are touched between two signs of life of a reader
-constexpr std::uint64_t kColdNs = 5'000;             // for each piece: longer, and the disk was waited for
+constexpr std::uint64_t kSignOfLife = 16;            // pages that are touched between two signs of life of a reader
+constexpr std::uint64_t kColdNs = 5'000;             // for each piece, and
+constexpr std::uint64_t kColdPageNs = 500;           // for each of its pages: longer, and the disk was waited for
 
 }  // namespace
 
@@ -19,7 +22,7 @@ void Sampler::each_piece(std::uint32_t n, F f) const {
     const Column& column = table_->columns()[output.column];
     const auto cursors = [&](const Cursor* rows, const Column& of) {
       for (std::uint32_t i = 0; i < n; ++i) {
-        if (rows[i].base != nullptr) f(rows[i].base + of.block_offset + rows[i].row * of.row_bytes, of.row_bytes);
+        if (rows[i].base != nullptr) f(rows[i].base + of.block_offset + rows[i].row * of.row_bytes, of.row_bytes * (of.element_bytes > 0 ? 2 : 1));  // where they vary, two ends
       }
     };
     const auto runs = [&](const std::vector<CopyRun>& all) {
@@ -43,36 +46,40 @@ void Sampler::each_piece(std::uint32_t n, F f) const {
   }
 }
 
-// Waits until the pages of all rows on disk are there. Each wait is one of a few rows, with a sign of life after it: a slow disk
-// is no stalled reader. Where the last batch had to wait all of them are asked for at once first, so that the disk has
+// Waits until the pages of what was noted are there. Each wait is one of a few pages, with a sign of life after it: a slow disk
+// is no stalled reader. `cold`: the last time the disk had to be waited for; then all of them are asked for at once first, so that it has
 // many to choose from. False: expelled.
-bool Sampler::bring(ReaderEpoch& epoch, std::uint32_t n) {
-  const DiskFile& disk = *table_->disk();
-  pieces_.clear();
-  const std::byte* last = nullptr;
-  each_piece(n, [&](const std::byte* at, std::uint64_t bytes) {
-    const auto* page = reinterpret_cast<const std::byte*>(reinterpret_cast<std::uintptr_t>(at) / kPage * kPage);
-    if (!disk.has(at) || (page == last && at + bytes <= page + kPage)) return;
-    last = page;
-    pieces_.push_back({at, bytes});
-  });
-  if (pieces_.empty()) return true;
+bool TableCore::bring(ReaderEpoch& epoch, const std::vector<Piece>& pieces, bool* cold) const {
+  if (pieces.empty()) return true;
   const std::uint64_t began = now_ns();
-  if (cold_) {
-    for (const Piece& piece : pieces_) disk.ahead(piece.at, piece.bytes);
+  if (*cold) {
+    for (const Piece& piece : pieces) disk_->ahead(piece.at, piece.bytes);
   }
   bool held = true;
-  table_->reach_disk([&] {
-    const std::size_t all = pieces_.size();
-    for (std::size_t i = 0; i < all && held; ++i) {
-      const std::byte* end = pieces_[i].at + pieces_[i].bytes;
-      for (const std::byte* at = pieces_[i].at; at < end; at += kPage) (void)*static_cast<const volatile std::byte*>(at);
-      (void)*static_cast<const volatile std::byte*>(end - 1);
-      if (i % kSignOfLife == kSignOfLife - 1) held = epoch.progress();
+  std::uint64_t pages = 0;
+  reach_disk([&] {
+    for (std::size_t i = 0; i < pieces.size() && held; ++i) {
+      const std::byte* end = pieces[i].at + pieces[i].bytes;
+      const auto* page = reinterpret_cast<const std::byte*>(reinterpret_cast<std::uintptr_t>(pieces[i].at) / kPage * kPage);
+      for (; page < end && held; page += kPage) {
+        (void)*static_cast<const volatile std::byte*>(std::max(page, pieces[i].at));
+        if (++pages % kSignOfLife == 0) held = epoch.progress();
+      }
     }
   });
-  cold_ = now_ns() - began > kColdNs * pieces_.size();
+  *cold = now_ns() - began > kColdNs * pieces.size() + kColdPageNs * pages;
   return held;
+}
+
+// The elements of rows that vary in length.
+bool Sampler::bring_cells(ReaderEpoch& epoch, std::uint32_t n) {
+  const Cell* cell = cells_.data();
+  pieces_.clear();
+  for (const Output& output : plan_.outputs) {
+    if (output.element_bytes == 0) continue;
+    for (const Cell* end = cell + n; cell < end; ++cell) table_->disk()->note(cell->at, cell->elements * output.element_bytes, &pieces_);
+  }
+  return table_->bring(epoch, pieces_, &cold_);
 }
 
 bool Sampler::copy_from_disk_too(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target) {
@@ -84,12 +91,19 @@ bool Sampler::copy_from_disk_too(ReaderEpoch& epoch, std::uint32_t n, const std:
     if (output.source != Source::n_step_sum || !cold_) continue;
     const Column& column = t.columns()[output.column];
     for (std::uint32_t i = 0; i < n; ++i) {
-      if (const std::byte* at = address(slots_[i], column); disk.has(at)) disk.ahead(at, column.row_bytes * plan_.steps);
+      const std::byte* at = rows_[i].base + column.block_offset + rows_[i].row * column.row_bytes;
+      if (disk.has(at)) disk.ahead(at, column.row_bytes * plan_.steps);
     }
   }
   bool whole = false;
   t.reach_disk([&] { resolve(n, slots_.data()); });
-  if (!bring(epoch, n)) return false;
+  pieces_.clear();
+  each_piece(n, [&](const std::byte* at, std::uint64_t bytes) { disk.note(at, bytes, &pieces_); });
+  if (!t.bring(epoch, pieces_, &cold_)) return false;
+  if (ragged_) {
+    t.reach_disk([&] { find_cells(n); });
+    if (!make_room(epoch, n, offsets, target) || !bring_cells(epoch, n)) return false;
+  }
   std::byte* out = target->staging->data();
   t.reach_disk([&] { whole = gather(epoch, n, offsets, out); });
   return whole;

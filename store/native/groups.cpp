@@ -34,7 +34,10 @@ void GroupIndex::refresh() {
     }
     seen_[b].rows = rows;
   }
-  if (!slots.empty()) read(std::move(slots));
+  if (slots.empty()) return;
+  anew_ = true;  // unless all of them can be read
+  read(std::move(slots));
+  anew_ = false;
 }
 
 void GroupIndex::read(std::vector<std::uint32_t> slots) {
@@ -48,7 +51,8 @@ void GroupIndex::read(std::vector<std::uint32_t> slots) {
     return x != y ? x < y : place(a) < place(b);
   });
   for (const std::uint32_t slot : slots) {
-    std::string value(reinterpret_cast<const char*>(queue_.row(slot, column_)), row_bytes_);
+    std::string value(row_bytes_, 0);
+    queue_.read(slot, column_, value.data(), row_bytes_);
     const auto at = partial_.try_emplace(std::move(value)).first;
     at->second.push_back(table_.key_of(slot));
     if (at->second.size() < size_) continue;

@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 14;
+inline constexpr std::uint32_t kLayoutVersion = 15;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -352,7 +352,7 @@ struct Tier {
   std::uint32_t wish;         // blocks on disk that are read so often that they should come back
   std::uint64_t looked;       // rows_from_disk when heat was looked at last
   std::uint64_t rewritten;    // times that numbers of a block on disk were
-  // A writer that finds no frame sets `wanted`, and whoever moves blocks for it counts in `failures` if it cannot, with
+  // A writer that finds too few frames says in `wanted` how many it needs, and whoever moves blocks for it counts in `failures` if it cannot, with
   // the reason in `error`. Crash of a mover: the writer's own process has one, which looks again.
   std::atomic<std::uint32_t> wanted, error;
   std::atomic<std::uint64_t> failures;

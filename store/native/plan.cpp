@@ -28,6 +28,7 @@ std::uint32_t Plan::count(Source source) const {
 
 std::vector<std::uint64_t> Plan::offsets(std::uint64_t n) const {
   std::vector<std::uint64_t> result;
+  result.reserve(outputs.size() + 4);
   std::uint64_t at = 0;
   const auto add = [&](std::uint64_t bytes) {
     result.push_back(at);

@@ -16,12 +16,11 @@
 
 #include "error.hpp"
 #include "failpoints.hpp"
+#include "pages.hpp"
 #include "sync.hpp"
 
 namespace conduit {
 namespace {
-
-constexpr std::uint64_t kPage = 4096;
 
 constexpr std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -33,7 +32,7 @@ std::uint64_t file_bytes(int fd, const char* what) {
 
 std::byte* map_segment(int fd, std::uint64_t bytes, int protection, const char* what) {
   if (bytes == 0) return nullptr;
-  void* at = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+  void* at = map_shared(fd, bytes, protection);
   if (at == MAP_FAILED) {
     fail(ErrorCode::memory, "%s segment of %llu bytes cannot be mapped: %s", what,
          static_cast<unsigned long long>(bytes), strerror(errno));
@@ -140,15 +139,9 @@ SpanRing& Segments::spans() const {
   return *control_at<SpanRing>(sizeof(Header) + h.max_processes * sizeof(ProcessSlot) + h.max_tables * sizeof(Table));
 }
 
-void Segments::populate(std::uint64_t offset, std::uint64_t bytes) const {
-  if (offset >= data_bytes_) return;
-  const std::uint64_t first = offset / kPage * kPage;
-  const std::uint64_t last = std::min(data_bytes_, round_up(offset + bytes, kPage));
-#ifndef MADV_POPULATE_READ
-  constexpr int MADV_POPULATE_READ = 22, MADV_POPULATE_WRITE = 23;
-#endif
-  // Failure is harmless: the pages are reserved, they then fault in one by one.
-  madvise(data_ + first, last - first, writable_ ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+void Segments::populate(std::uint64_t offset, std::uint64_t bytes, bool join) const {
+  if (join && writable_) join_pages(data_, offset, bytes);
+  touch_pages(data_, data_bytes_, offset, bytes, writable_);
 }
 
 Process::Process(std::shared_ptr<Segments> segments, int control_fd) : segments_(std::move(segments)) {

@@ -29,8 +29,9 @@ class Segments {
   }
   std::byte* data() const { return data_; }
   bool writable() const { return writable_; }
-  // Touches [offset, offset + bytes) of the data segment so that later accesses do not fault. Blocks; needs no GIL.
-  void populate(std::uint64_t offset, std::uint64_t bytes) const;
+  // Touches [offset, offset + bytes) of the data segment so that later accesses do not fault; `join`: and puts it into huge
+  // pages, see pages.hpp. Blocks; needs no GIL.
+  void populate(std::uint64_t offset, std::uint64_t bytes, bool join) const;
 
  private:
   Segments() = default;

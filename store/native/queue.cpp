@@ -33,26 +33,28 @@ QueueIndex::QueueIndex(TableCore& table)
   publications_ = s.control_at<Publication>(q_.publications_offset);
 }
 
-const std::byte* QueueIndex::row(std::uint32_t slot, std::uint32_t column) const {
+void QueueIndex::read(std::uint32_t slot, std::uint32_t column, void* to, std::uint64_t bytes) const {
   const std::uint32_t b = table_.block_of(slot);
   const Column& c = table_.columns()[column];
-  return table_.block_data(b) + c.block_offset + (slot - b * t_.rows_per_block) * c.row_bytes;
+  table_.reach_disk([&] { memcpy(to, table_.block_data(b) + c.block_offset + (slot - b * t_.rows_per_block) * c.row_bytes, bytes); });
 }
 
 std::uint64_t QueueIndex::length(std::uint32_t slot, const LengthColumn& column) const {
   if (const Column& c = table_.columns()[column.column]; c.element_bytes > 0) {
     const std::uint32_t b = table_.block_of(slot);
-    return table_.ragged().length(b, slot - b * t_.rows_per_block, c);
+    std::uint64_t elements = 0;
+    table_.reach_disk([&] { elements = RaggedBlocks::length(table_.block_data(b), slot - b * t_.rows_per_block, c); });
+    return elements;
   }
   std::uint64_t bits = 0;
-  memcpy(&bits, row(slot, column.column), column.bytes);
+  read(slot, column.column, &bits, column.bytes);
   // a negative length takes no room: its sign is the top bit of its own width
   return column.is_signed && (bits >> (column.bytes * 8 - 1)) != 0 ? 0 : bits;
 }
 
 bool QueueIndex::too_stale(std::uint32_t slot) const {
   std::int64_t version;
-  memcpy(&version, row(slot, q_.version_column), sizeof version);
+  read(slot, q_.version_column, &version, sizeof version);
   return version < oldest_allowed(q_.policy_version.load(std::memory_order_relaxed), q_.max_staleness);
 }
 
@@ -69,6 +71,14 @@ bool QueueIndex::find(std::uint64_t key, std::uint32_t* slot) const {
   const std::uint32_t b = table_.block_of(*slot);
   return block(b).generation.load(std::memory_order_relaxed) == key >> kSlotBits && block(b).state.load(std::memory_order_relaxed) == kOpen &&
          *slot - b * t_.rows_per_block < folded(b);
+}
+
+std::uint64_t QueueIndex::distance(std::uint32_t b) const {
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  for (std::uint32_t g = 0; g < q_.groups; ++g) {
+    if (block(b).birth >= q_.cursor[g] && hints(g)[b] < folded(b)) least = std::min(least, block(b).birth - q_.cursor[g] + 1);
+  }
+  return least == std::numeric_limits<std::uint64_t>::max() ? 0 : least;
 }
 
 std::uint32_t QueueIndex::unacknowledged(std::uint32_t b) const { return folded(b) - done_[b]; }
@@ -121,19 +131,22 @@ Admission QueueIndex::reserve_locked(std::uint32_t n, const std::int64_t* versio
   FAILPOINT(queue_reserved);
   admit(n, versions);
   if (full(n, dropped)) return Admission::full;
-  const auto short_of = [&] { return run > 1 ? table_.free_run(run) == kNoRow : t_.free.count < blocks; };
+  const std::uint32_t frames = run > 1 ? 0 : blocks;
+  const auto short_of = [&] { return (run > 1 ? table_.free_run(run) == kNoRow : t_.free.count < blocks) || table_.lacks_frames(frames); };
   if (short_of()) table_.reclaim(holders, stalled);
   if (short_of()) {
     table_.seal_dead(true);
     retire_done();
     table_.reclaim(holders, stalled);
   }
+  if (table_.lacks_frames(frames)) table_.ask_movers(static_cast<std::uint32_t>(out->size()) + frames, holders);
   if (short_of()) return Admission::blocked;
   for (std::uint32_t i = 0; i < blocks; ++i) {
     const std::uint32_t b = table_.free_run(run);
     table_.give(b, run, writer);
     out->push_back(b);
   }
+  table_.tell_movers();
   return Admission::ok;
 }
 

@@ -87,7 +87,8 @@ class QueueIndex {
 
   bool waits(std::uint32_t group, std::uint32_t slot) const { return free_word(words(group)[slot]); }
   std::uint64_t stamp(std::uint32_t slot) const { return stamps_[slot]; }
-  const std::byte* row(std::uint32_t slot, std::uint32_t column) const;
+  // A number of a row, wherever it lies. Throws disk.
+  void read(std::uint32_t slot, std::uint32_t column, void* to, std::uint64_t bytes) const;
   std::uint64_t length(std::uint32_t slot, const LengthColumn& column) const;
   // The slot of a row that is in the queue and not done.
   bool find(std::uint64_t key, std::uint32_t* slot) const;
@@ -98,6 +99,8 @@ class QueueIndex {
   Found collect(std::uint32_t group, const Demand& demand);
   // Drops waiting rows that are too stale for the learner's version of now.
   void purge(std::uint32_t group);
+  // How many blocks the next group that comes to this one has before it; 0: none waits for it.
+  std::uint64_t distance(std::uint32_t b) const;
   // Whether `n` rows find no room, also once rows that nobody will get have been dropped: for appends, whose consumers may not
   // come by. `dropped`: whether there were such.
   bool full(std::uint32_t n, bool* dropped);

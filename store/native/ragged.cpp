@@ -20,8 +20,8 @@ std::uint64_t elements(Cells cells, std::uint32_t column, std::uint32_t row) { r
 
 }  // namespace
 
-RaggedBlocks::RaggedBlocks(const Segments& segments, const Table& t, const Column* columns, std::byte* data)
-    : data_(data), block_bytes_(t.block_bytes), values_offset_(t.values_offset), rows_per_block_(t.rows_per_block), n_blocks_(t.n_blocks) {
+RaggedBlocks::RaggedBlocks(const Segments& segments, const Table& t, const Column* columns)
+    : block_bytes_(t.block_bytes), values_offset_(t.values_offset), rows_per_block_(t.rows_per_block), n_blocks_(t.n_blocks), tiered_(t.places_offset != 0) {
   if (t.n_ragged == 0) return;
   spans_ = segments.control_at<std::uint32_t>(t.spans_offset);
   starts_ = segments.control_at<std::uint64_t>(t.starts_offset);
@@ -32,7 +32,7 @@ RaggedBlocks::RaggedBlocks(const Segments& segments, const Table& t, const Colum
   }
 }
 
-void RaggedBlocks::divide(std::uint32_t block, Cells cells, std::uint32_t from, const std::vector<double>& expected) const {
+void RaggedBlocks::divide(std::uint32_t block, std::byte* base, Cells cells, std::uint32_t from, const std::vector<double>& expected) const {
   const double all = std::accumulate(expected.begin(), expected.end(), 0.0);
   const std::uint64_t area = span(block) * block_bytes_ - values_offset_;
   const auto spare = static_cast<double>(area - row_bytes(cells, from));  // shared out beyond what the first row needs
@@ -40,7 +40,7 @@ void RaggedBlocks::divide(std::uint32_t block, Cells cells, std::uint32_t from, 
   std::uint64_t at = values_offset_;
   for (std::uint32_t v = 0; v < n(); ++v) {
     start[v] = at;
-    *ends(block, column(v)) = 0;
+    *ends(base, column(v)) = 0;
     at += aligned(elements(cells, index(v), from) * column(v).element_bytes);
     at += static_cast<std::uint64_t>(spare * expected[v] / all) / kAlign * kAlign;
   }
@@ -59,7 +59,7 @@ void RaggedBlocks::put(std::uint32_t block, std::uint32_t blocks, const std::vec
   std::copy(starts.begin(), starts.end(), starts_ + std::uint64_t{block} * n());
 }
 
-bool RaggedBlocks::sound(std::uint32_t block, std::uint32_t first, std::uint32_t last) const {
+bool RaggedBlocks::sound(std::uint32_t block, const std::byte* base, std::uint32_t first, std::uint32_t last) const {
   const std::uint32_t blocks = span(block);
   if (n() == 0) return true;
   if (blocks < 1 || blocks > n_blocks_ - block) return false;
@@ -67,7 +67,7 @@ bool RaggedBlocks::sound(std::uint32_t block, std::uint32_t first, std::uint32_t
     const Column& c = column(v);
     const std::uint64_t start = starts(block)[v], limit = v + 1 < n() ? starts(block)[v + 1] : blocks * block_bytes_;
     if (start < values_offset_ || start > limit || limit > blocks * block_bytes_) return false;
-    const std::int64_t* end = ends(block, c);
+    const std::int64_t* end = ends(base, c);
     if (end[first] < 0 || static_cast<std::uint64_t>(end[last]) > (limit - start) / c.element_bytes) return false;
     for (std::uint32_t row = first; row < last; ++row) {
       if (end[row] > end[row + 1]) return false;
@@ -76,12 +76,13 @@ bool RaggedBlocks::sound(std::uint32_t block, std::uint32_t first, std::uint32_t
   return true;
 }
 
-std::uint32_t RaggedBlocks::fitting(std::uint32_t block, std::uint32_t row, Cells cells, std::uint32_t from, std::uint32_t most) const {
+std::uint32_t RaggedBlocks::fitting(std::uint32_t block, const std::byte* base, std::uint32_t row, Cells cells, std::uint32_t from, std::uint32_t most) const {
+  if (tiered_ && span(block) > 1) most = row == 0 ? std::min(most, 1u) : 0;
   most = std::min(most, rows_per_block_ - row);
   for (std::uint32_t v = 0; v < n() && most > 0; ++v) {
     const Column& c = column(v);
     const std::uint64_t end = v + 1 < n() ? starts(block)[v + 1] : span(block) * block_bytes_;
-    std::uint64_t room = (end - starts(block)[v]) / c.element_bytes - static_cast<std::uint64_t>(ends(block, c)[row]);
+    std::uint64_t room = (end - starts(block)[v]) / c.element_bytes - static_cast<std::uint64_t>(ends(base, c)[row]);
     for (std::uint32_t i = 0; i < most; ++i) {
       const std::uint64_t wanted = elements(cells, index(v), from + i);
       if (wanted > room) most = i;
@@ -91,11 +92,11 @@ std::uint32_t RaggedBlocks::fitting(std::uint32_t block, std::uint32_t row, Cell
   return most;
 }
 
-void RaggedBlocks::write(std::uint32_t block, std::uint32_t row, Cells cells, std::uint32_t from, std::uint32_t rows) const {
+void RaggedBlocks::write(std::uint32_t block, std::byte* base, std::uint32_t row, Cells cells, std::uint32_t from, std::uint32_t rows) const {
   for (std::uint32_t v = 0; v < n(); ++v) {
     const Column& c = column(v);
-    std::int64_t* end = ends(block, c) + row;
-    std::byte* part = data_ + std::uint64_t{block} * block_bytes_ + starts(block)[v];
+    std::int64_t* end = ends(base, c) + row;
+    std::byte* part = base + starts(block)[v];
     const Cell* cell = cells == nullptr || cells[index(v)] == nullptr ? nullptr : cells[index(v)] + from;
     for (std::uint32_t i = 0; i < rows; ++i) {
       const Cell given = cell == nullptr ? Cell{} : cell[i];

@@ -35,7 +35,7 @@ using Cells = const Cell* const*;
 class RaggedBlocks {
  public:
   RaggedBlocks() = default;
-  RaggedBlocks(const Segments& segments, const Table& t, const Column* columns, std::byte* data);
+  RaggedBlocks(const Segments& segments, const Table& t, const Column* columns);
 
   std::uint32_t n() const { return static_cast<std::uint32_t>(columns_.size()); }
   // A column by its number among those whose rows vary in length, and its number in the table.
@@ -49,17 +49,15 @@ class RaggedBlocks {
   }
   const std::uint64_t* starts(std::uint32_t block) const { return starts_ + std::uint64_t{block} * n(); }
 
-  std::int64_t* ends(std::uint32_t block, const Column& c) const {
-    return reinterpret_cast<std::int64_t*>(data_ + std::uint64_t{block} * block_bytes_ + c.block_offset);
-  }
-  std::uint64_t length(std::uint32_t block, std::uint32_t row, const Column& c) const {
-    const std::int64_t* end = ends(block, c) + row;
+  // `base`, here and below: where the block's bytes are.
+  static std::int64_t* ends(std::byte* base, const Column& c) { return reinterpret_cast<std::int64_t*>(base + c.block_offset); }
+  static const std::int64_t* ends(const std::byte* base, const Column& c) { return reinterpret_cast<const std::int64_t*>(base + c.block_offset); }
+  static std::uint64_t length(const std::byte* base, std::uint32_t row, const Column& c) {
+    const std::int64_t* end = ends(base, c) + row;
     return static_cast<std::uint64_t>(end[1] - end[0]);
   }
-  // `base`: of the row's block.
-  Cell cell(const std::byte* base, std::uint32_t row, const Column& c) const {
-    const auto* end = reinterpret_cast<const std::int64_t*>(base + c.block_offset) + row;
-    const auto block = static_cast<std::uint32_t>(static_cast<std::uint64_t>(base - data_) / block_bytes_);
+  Cell cell(const std::byte* base, std::uint32_t block, std::uint32_t row, const Column& c) const {
+    const std::int64_t* end = ends(base, c) + row;
     return {base + starts(block)[c.ragged] + static_cast<std::uint64_t>(end[0]) * c.element_bytes, static_cast<std::uint64_t>(end[1] - end[0])};
   }
 
@@ -67,15 +65,15 @@ class RaggedBlocks {
   // As `divide`, with parts that a file says. Throws damaged where they are not within the blocks.
   void put(std::uint32_t block, std::uint32_t span, const std::vector<std::uint64_t>& starts) const;
   // Whether the elements of rows [first, last) lie within the block, one row after the other, and it within the table.
-  bool sound(std::uint32_t block, std::uint32_t first, std::uint32_t last) const;
+  bool sound(std::uint32_t block, const std::byte* base, std::uint32_t first, std::uint32_t last) const;
 
   // --- for the block's owner, before it publishes
   // Divides the values of a block that was just opened; its first row is row `from` of `cells`. `expected`: bytes of a row in
   // each column, as far as anybody knows.
-  void divide(std::uint32_t block, Cells cells, std::uint32_t from, const std::vector<double>& expected) const;
-  // How many of `most` rows from `from` fit from `row` on.
-  std::uint32_t fitting(std::uint32_t block, std::uint32_t row, Cells cells, std::uint32_t from, std::uint32_t most) const;
-  void write(std::uint32_t block, std::uint32_t row, Cells cells, std::uint32_t from, std::uint32_t rows) const;
+  void divide(std::uint32_t block, std::byte* base, Cells cells, std::uint32_t from, const std::vector<double>& expected) const;
+  // How many of `most` rows from `from` fit from `row` on. Of a run that lies on disk: its first alone, see TableCore::born_on_disk.
+  std::uint32_t fitting(std::uint32_t block, const std::byte* base, std::uint32_t row, Cells cells, std::uint32_t from, std::uint32_t most) const;
+  void write(std::uint32_t block, std::byte* base, std::uint32_t row, Cells cells, std::uint32_t from, std::uint32_t rows) const;
   // Adjacent blocks that a row needs.
   std::uint64_t blocks_for(Cells cells, std::uint32_t row) const;
   // Bytes of a row's elements, each column's by itself or aligned as they lie; and of the table's values as if it were one block.
@@ -88,9 +86,9 @@ class RaggedBlocks {
   std::vector<std::uint32_t> indices_;
   std::uint32_t* spans_ = nullptr;
   std::uint64_t* starts_ = nullptr;
-  std::byte* data_ = nullptr;
   std::uint64_t block_bytes_ = 0, values_offset_ = 0;
   std::uint32_t rows_per_block_ = 0, n_blocks_ = 0;
+  bool tiered_ = false;
 };
 
 // Copies the elements of rows one after the other. `since`: bytes copied since the reader's last sign of life. False: it was

@@ -170,7 +170,11 @@ std::vector<std::string> TableCore::verify() {
   };
   IndexLock lock(*this);
   fold();
-  if (queue_) return queue_->verify();
+  if (queue_) {
+    wrong = queue_->verify();
+    if (tiered()) wrong_frames(expect);
+    return wrong;
+  }
   expect(t_.publications_used.load() == 0, "an append is half published at rest");
   expect(t_.journal_used.load() == 0, "journal is not empty at rest");
   std::uint64_t live = 0, order = 0, open = 0, annexed = 0;

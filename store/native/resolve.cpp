@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "sampler.hpp"
 #include "scalars.hpp"
@@ -9,47 +10,61 @@
 namespace conduit {
 namespace {
 
-constexpr std::uint32_t kAhead = 12;   // rows whose links are prefetched
-constexpr std::uint32_t kLinks = 128;  // of which at most so many are, each way
+constexpr std::uint32_t kLinks = 128;  // links of a window that are asked for ahead, each way
 
 }  // namespace
 
-const std::byte* Sampler::address(std::uint32_t slot, const Column& column) const {
-  const std::uint32_t block = table_->block_of(slot);
-  return table_->block_data(block) + column.block_offset + (slot - block * table_->shared().rows_per_block) * column.row_bytes;
+// Where the drawn rows are. Asks for what will be read of them first, so that it comes while other things are done.
+void Sampler::approach(std::uint32_t n) {
+  const TableCore& t = *table_;
+  rows_.resize(std::size_t{n} * 2);
+  for (std::uint32_t i = 0; i < n; ++i) rows_[i] = locate(slots_[i]);
+  if (sequences_) {
+    for (std::uint32_t i = 0; i < n; ++i) prefetch_links(slots_[i]);
+  } else if (plan_.steps > 0) {
+    for (std::uint32_t i = 0; i < n; ++i) {
+      __builtin_prefetch(&t.next_[slots_[i]]);
+      __builtin_prefetch(&t.flags_[slots_[i]]);
+    }
+  }
+  prefetch_small(Source::row, n);
+  prefetch_small(Source::n_step_sum, n);
+}
+
+// Small columns miss the cache once a row: all of them are asked for at once.
+void Sampler::prefetch_small(Source source, std::uint32_t n) const {
+  for (const Output& output : plan_.outputs) {
+    if (output.source != source || output.row_bytes > kSmallRow || output.element_bytes > 0) continue;
+    const std::uint64_t offset = table_->columns()[output.column].block_offset;
+    const Cursor* from = rows_.data() + (source == Source::successor ? n : 0);
+    for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + offset + from[i].row * output.row_bytes);
+  }
 }
 
 // A ready row has what its window needs, and the links of what it needs never change while the row's block is protected.
 void Sampler::resolve(std::uint32_t n, const std::uint32_t* slots) {
-  const TableCore& t = *table_;
-  rows_.resize(std::size_t{n} * 2);
-  for (std::uint32_t i = 0; i < n; ++i) rows_[i] = locate(slots[i]);
   if (plan_.steps == 0) return;
   windows_.resize(n);
   for (std::vector<CopyRun>* runs : {&sequence_runs_, &stack_runs_, &next_stack_runs_, &after_runs_}) runs->clear();
-  if (sequences_) firsts_.resize(n);
   if (goals_) goal_rows_.assign(n, {nullptr, 0});
-  const Column* reward = nullptr;
-  for (const Output& output : plan_.outputs) {
-    if (output.source == Source::n_step_sum) reward = &t.columns()[output.column];
+  if (sequences_) {
+    firsts_.resize(n);
+    for (std::uint32_t i = 0; i < n; ++i) resolve_sequence(i, slots[i], n);
+    return;
   }
-  for (std::uint32_t i = 0; sequences_ && i < std::min(n, kAhead); ++i) prefetch_links(slots[i]);
+  afters_.resize(n);
+  const auto reward = std::find_if(plan_.outputs.begin(), plan_.outputs.end(), [](const Output& output) { return output.source == Source::n_step_sum; });
+  if (reward == plan_.outputs.end()) {
+    resolve_steps<void>(n, slots, 0);
+  } else {
+    const std::uint64_t offset = table_->columns()[reward->column].block_offset;
+    if (plan_.double_reward) resolve_steps<double>(n, slots, offset);
+    else resolve_steps<float>(n, slots, offset);
+  }
+  if (!stacks_ && !next_stacks_ && !after_ && !goals_) return;
   for (std::uint32_t i = 0; i < n; ++i) {
-    if (i + kAhead < n && sequences_) {
-      prefetch_links(slots[i + kAhead]);
-    } else if (i + kAhead < n) {
-      __builtin_prefetch(&t.next_[slots[i + kAhead]]);
-      __builtin_prefetch(&t.flags_[slots[i + kAhead]]);
-      if (reward != nullptr) __builtin_prefetch(address(slots[i + kAhead], *reward));
-    }
-    if (sequences_) {
-      resolve_sequence(i, slots[i], n);
-      continue;
-    }
-    const std::uint32_t after = resolve_steps(i, slots[i], reward);
-    rows_[n + i] = locate(after);
     if (stacks_) resolve_stack(slots[i], stack_runs_);
-    if (next_stacks_) resolve_stack(after, next_stack_runs_);
+    if (next_stacks_) resolve_stack(afters_[i], next_stack_runs_);
     if (after_) resolve_after(i, slots[i]);
     if (goals_) resolve_goal(i, slots[i]);
   }
@@ -68,26 +83,33 @@ void Sampler::prefetch_links(std::uint32_t slot) const {
   for (std::uint32_t k = 0; k <= before + steps; k += 64) __builtin_prefetch(&table_->flags_[slot - before + k]);
 }
 
-// Walks the m steps of one window, up to the episode's end or the plan's n; returns the row after them.
-std::uint32_t Sampler::resolve_steps(std::uint32_t i, std::uint32_t slot, const Column* reward) {
+// Walks the m steps of each window, up to the episode's end or the plan's n, and finds the row after them. Sums the column at
+// `offset` of each block, of dtype Reward, as it goes.
+template <class Reward>
+void Sampler::resolve_steps(std::uint32_t n, const std::uint32_t* slots, std::uint64_t offset) {
   const TableCore& t = *table_;
-  std::uint32_t at = slot, m = 0;
-  double factor = 1.0, sum = 0.0;
-  std::uint8_t flags = 0;
-  for (;;) {
-    if (reward != nullptr) {
-      sum += factor * (plan_.double_reward ? load_scalar<double>(address(at, *reward)) : load_scalar<float>(address(at, *reward)));
+  const std::uint32_t most = plan_.steps, rows_per_block = t.shared().rows_per_block;
+  const double gamma = plan_.gamma;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    Cursor at = rows_[i];
+    std::uint32_t slot = slots[i], m = 0;
+    double factor = 1.0, sum = 0.0;
+    std::uint8_t flags = 0;
+    for (;;) {
+      if constexpr (!std::is_void_v<Reward>) sum += factor * load_scalar<Reward>(at.base + offset + at.row * sizeof(Reward));
+      ++m;
+      factor *= gamma;
+      flags = t.flag(slot);
+      const std::uint32_t after = t.next(slot);
+      if (after == kNoRow) break;  // only when this reader has been expelled meanwhile: the batch will be discarded
+      at = after == slot + 1 && at.row + 1 < rows_per_block ? Cursor{at.base, at.row + 1} : locate(after);
+      slot = after;
+      if (m == most || (flags & kEnd) != 0 || (t.flag(slot) & kFinal) != 0 || t.next(slot) == kNoRow) break;
     }
-    ++m;
-    factor *= plan_.gamma;
-    flags = t.flag(at);
-    const std::uint32_t after = t.next(at);
-    if (after == kNoRow) break;  // only when this reader has been expelled meanwhile: the batch will be discarded
-    at = after;
-    if (m == plan_.steps || (flags & kEnd) != 0 || (t.flag(at) & kFinal) != 0 || t.next(at) == kNoRow) break;
+    windows_[i] = {m, 0, flags, static_cast<float>((flags & kTerminated) != 0 ? 0.0 : factor), sum};
+    rows_[n + i] = at;
+    afters_[i] = slot;
   }
-  windows_[i] = {m, 0, flags, static_cast<float>((flags & kTerminated) != 0 ? 0.0 : factor), sum};
-  return at;
 }
 
 void Sampler::append_runs(const std::vector<StepRun>& found, std::vector<CopyRun>& runs) const {

@@ -44,18 +44,22 @@ void TableCore::delivered(std::uint32_t view, std::uint32_t stream, std::uint64_
   }
 }
 
-void TableCore::take_over(std::uint64_t* writer, std::vector<std::uint32_t>* blocks) {
+// They get the new writer's number: full blocks of the old one are sealed as a dead writer's when room is short, which ends the
+// chains of everything that has its number.
+void TableCore::take_over(std::uint64_t writer, std::vector<std::uint32_t>* blocks) {
   IndexLock lock(*this);
   bool more = false;
+  std::uint64_t old = 0;
   each_open_block(false, [&](std::uint32_t b) {
     const std::uint64_t pub = blocks_[b].pub.load(std::memory_order_relaxed);
     if ((pub & (kSealed | kReleased)) != kReleased) return true;
-    if (blocks->empty()) *writer = blocks_[b].writer;
-    else if (blocks_[b].writer != *writer || (pub & kCountMask) != 0) more = true;
-    if (blocks->empty() || (blocks_[b].writer == *writer && (pub & kCountMask) == 0)) blocks->push_back(b);
+    if (blocks->empty()) old = blocks_[b].writer;
+    else if (blocks_[b].writer != old || (pub & kCountMask) != 0) more = true;
+    if (blocks->empty() || (blocks_[b].writer == old && (pub & kCountMask) == 0)) blocks->push_back(b);
     return true;
   });
   for (const std::uint32_t b : *blocks) {
+    blocks_[b].writer = writer;
     blocks_[b].owner = process_->slot();
     blocks_[b].owner_claim = process_->claim();
     blocks_[b].pub.fetch_and(~kReleased, std::memory_order_acq_rel);
@@ -87,7 +91,9 @@ void TableCore::check_saved(const SavedTable& s) const {
   for (const SavedBlock& block : s.blocks) {
     if (ragged_.n() == 0 || block.birth == 0) continue;
     // Of a block whose rows have all left nothing was saved, and nothing will be read.
-    expect(block.sealed != 0 && (block.first == block.count || ragged_.sound(block.block, block.first, block.count)), "rows of a block lie outside of it");
+    bool sound = block.first == block.count;
+    if (!sound) reach_disk([&] { sound = ragged_.sound(block.block, block_data(block.block), block.first, block.count); });
+    expect(block.sealed != 0 && sound, "rows of a block lie outside of it");
     for (std::uint32_t i = 1; i < ragged_.span(block.block); ++i) expect(births[block.block + i] == 0, "a block lies within another");
   }
   if (t_.links == 0) return;
@@ -150,12 +156,12 @@ void TableCore::restore(const SavedTable& s) {
   if (queue_) queue_->restore(s);
   recover();  // the lists
   fold();     // links, readiness, leaves
-  if (uses_ != nullptr || std::any_of(views_.begin(), views_.end(), [](const ViewIndex& view) { return view.marked(); })) {
-    for (ViewIndex& view : views_) view.shared().rebuild = 1;
-    recover();  // rows that have been drawn in this epoch, or used up, have none
-  }
   for (std::uint32_t b = 0; t_.links != 0 && b < t_.n_blocks; ++b) {  // writers are gone
     if (blocks_[b].state.load(std::memory_order_relaxed) == kOpen) finish_chains(b);
+  }
+  if (uses_ != nullptr || std::any_of(views_.begin(), views_.end(), [](const ViewIndex& view) { return view.marked(); })) {
+    for (ViewIndex& view : views_) view.shared().rebuild = 1;
+    recover();  // rows that have been drawn in this epoch, or used up, have no leaf, nor do the last ones of chains
   }
   t_.free = {kNoRow, kNoRow, 0};
   std::uint32_t left_open = 0;

@@ -10,12 +10,31 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "ragged.hpp"
 
 namespace conduit {
+
+// NumPy's arrays as its ABI has them: its headers compile reads of these fields into every extension. Asking an array for its
+// buffer costs ten times as much.
+struct ArrayObject {
+  PyObject_HEAD
+  char* data;
+  int nd;
+  Py_ssize_t* dimensions;
+  Py_ssize_t* strides;
+  PyObject *base, *descr;
+  int flags;
+};
+inline constexpr int kContiguous = 0x1, kAligned = 0x100;  // of `flags`; in C's order
+// The same of scalars, up to 8 bytes.
+struct ScalarObject {
+  PyObject_HEAD
+  std::byte value[8];
+};
 
 // A column as NumPy names it: kind ('f', 'i', 'u', 'b') and item size, and the shape of one row, whose first dimension is -1
 // where rows vary in length. Of such also 's': str, stored as UTF-8. 'c': str, stored as its number, an int32. 'v': whether the
@@ -27,10 +46,12 @@ struct RowColumn {
   std::vector<std::int64_t> shape;
   std::size_t bytes = 0;
   nanobind::dict numbers;  // 'c': number by value, of those values that are known here
+  nanobind::object descr, scalar;  // NumPy's dtype object of such values, and its type of scalars; none where it has no such
 
   using Given = std::tuple<std::string, std::string, std::vector<std::int64_t>>;  // name, dtype.str without byte order, shape
   static std::vector<RowColumn> make(const std::vector<Given>& given, nanobind::dict numbers) {
     std::vector<RowColumn> columns;
+    const nanobind::object numpy_dtype = nanobind::module_::import_("numpy").attr("dtype");
     for (const auto& [name, dtype, shape] : given) {
       RowColumn c;
       c.name = nanobind::steal(PyUnicode_InternFromString(name.c_str()));
@@ -38,6 +59,10 @@ struct RowColumn {
       c.item = static_cast<std::size_t>(std::stoul(dtype.substr(1)));
       c.shape = shape;
       c.bytes = c.item;
+      if (std::string_view("biuf").find(c.kind) != std::string_view::npos) {
+        c.descr = numpy_dtype(dtype.c_str());
+        c.scalar = c.descr.attr("type");
+      }
       if (c.kind == 'c') c.numbers = nanobind::cast<nanobind::dict>(numbers[c.name]);
       for (const std::int64_t d : shape) c.bytes *= d < 0 ? 1 : static_cast<std::size_t>(d);
       columns.push_back(std::move(c));
@@ -51,7 +76,8 @@ class RowReader {
   RowReader(std::vector<RowColumn> columns, int terminated, int truncated)
       : columns_(std::move(columns)), terminated_(terminated), truncated_(truncated), scalars_(columns_.size()), at_(columns_.size()), cells_(columns_.size()), cells_at_(columns_.size()),
         given_(static_cast<std::size_t>(std::count_if(columns_.begin(), columns_.end(), [](const RowColumn& c) { return c.kind != 'v'; }))),
-        masked_(nanobind::module_::import_("numpy.ma").attr("MaskedArray")) {}
+        masked_(nanobind::module_::import_("numpy.ma").attr("MaskedArray")), array_(nanobind::module_::import_("numpy").attr("ndarray")),
+        float32_(nanobind::module_::import_("numpy").attr("dtype")("f4")) {}
 
   // The values of one row, valid while this lives (buffers stay exported).
   class Held {
@@ -59,6 +85,7 @@ class RowReader {
     explicit Held(RowReader& reader) : reader_(reader) {}
     ~Held() {
       for (std::size_t i = 0; i < used_; ++i) PyBuffer_Release(&reader_.views_[i]);
+      for (PyObject* array : kept_) Py_DECREF(array);
     }
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
@@ -69,8 +96,11 @@ class RowReader {
       for (std::size_t i = 0; i < reader_.columns_.size(); ++i) {
         const char kind = reader_.columns_[i].kind;
         if (kind == 'v') continue;  // told with the next one
-        PyObject* value = PyDict_GetItem(row.ptr(), reader_.columns_[i].name.ptr());  // borrowed
-        if (value == nullptr) return false;
+        PyObject* value = PyDict_GetItemWithError(row.ptr(), reader_.columns_[i].name.ptr());  // borrowed
+        if (value == nullptr) {
+          PyErr_Clear();
+          return false;
+        }
         if (i > 0 && reader_.columns_[i - 1].kind == 'v') {
           put(i - 1, static_cast<std::uint8_t>(value != Py_None));
           if (value == Py_None) {
@@ -79,9 +109,40 @@ class RowReader {
             continue;
           }
         }
+        if (exact(i, value)) continue;
         if (!(kind == 's' ? text(i, value) : kind == 'c' ? category(i, value) : scalar(i, value) || array(i, value))) return false;
       }
       return true;
+    }
+    // Whole columns: an array (n, *shape) of just this dtype each, or false. Of tables whose rows do not vary in length and have
+    // no nulls and no categories.
+    bool read_columns(nanobind::dict given, std::uint32_t most, std::uint32_t* n) {
+      if (static_cast<std::size_t>(PyDict_GET_SIZE(given.ptr())) != reader_.columns_.size()) return false;
+      for (std::size_t i = 0; i < reader_.columns_.size(); ++i) {
+        const RowColumn& c = reader_.columns_[i];
+        PyObject* value = PyDict_GetItemWithError(given.ptr(), c.name.ptr());  // borrowed
+        if (value == nullptr) PyErr_Clear();
+        if (value == nullptr || reinterpret_cast<PyObject*>(Py_TYPE(value)) != reader_.array_.ptr()) return false;
+        const auto* array = reinterpret_cast<const ArrayObject*>(value);
+        if (array->descr != c.descr.ptr() || (array->flags & kContiguous) == 0 || static_cast<std::size_t>(array->nd) != c.shape.size() + 1) return false;
+        if (array->dimensions[0] < 1 || array->dimensions[0] > most || (i > 0 && array->dimensions[0] != *n)) return false;
+        *n = static_cast<std::uint32_t>(array->dimensions[0]);
+        for (std::size_t d = 0; d < c.shape.size(); ++d) {
+          if (array->dimensions[d + 1] != c.shape[d]) return false;
+        }
+        reader_.at_[i] = reinterpret_cast<const std::byte*>(array->data);
+        keep(value);
+      }
+      return true;
+    }
+    // n float32 as they lie in an array, or null.
+    const float* read_priorities(PyObject* value, std::uint32_t n) {
+      if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != reader_.array_.ptr()) return nullptr;
+      const auto* array = reinterpret_cast<const ArrayObject*>(value);
+      const bool fits = array->descr == reader_.float32_.ptr() && (array->flags & kContiguous) != 0 && (array->flags & kAligned) != 0 && array->nd == 1 && array->dimensions[0] == n;
+      if (!fits) return nullptr;
+      keep(value);
+      return reinterpret_cast<const float*>(array->data);
     }
     const std::byte* const* columns() const { return reader_.at_.data(); }
     Cells cells() const { return reader_.cells_at_.data(); }
@@ -110,6 +171,27 @@ class RowReader {
         if (v < 0 || static_cast<unsigned long long>(v) > std::numeric_limits<T>::max()) return false;
       }
       return put(i, static_cast<T>(v));
+    }
+
+    // What is stored just as it is: an array or a scalar of NumPy's, of this very dtype. Anything else is looked at more closely.
+    bool exact(std::size_t i, PyObject* value) {
+      const RowColumn& c = reader_.columns_[i];
+      if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == c.scalar.ptr()) {
+        if (!c.shape.empty()) return false;
+        memcpy(&reader_.scalars_[i], reinterpret_cast<const ScalarObject*>(value)->value, c.item);
+        reader_.at_[i] = reinterpret_cast<const std::byte*>(&reader_.scalars_[i]);
+        return true;
+      }
+      if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != reader_.array_.ptr()) return false;
+      const auto* array = reinterpret_cast<const ArrayObject*>(value);
+      if (array->descr != c.descr.ptr() || (array->flags & kContiguous) == 0 || static_cast<std::size_t>(array->nd) != c.shape.size()) return false;
+      const bool varies = !c.shape.empty() && c.shape[0] < 0;
+      for (std::size_t d = varies; d < c.shape.size(); ++d) {
+        if (array->dimensions[d] != c.shape[d]) return false;
+      }
+      if (varies) return put_cell(i, array->data, static_cast<std::uint64_t>(array->dimensions[0]));
+      reader_.at_[i] = reinterpret_cast<const std::byte*>(array->data);
+      return true;
     }
 
     bool scalar(std::size_t i, PyObject* value) {
@@ -180,8 +262,15 @@ class RowReader {
       return true;
     }
 
+    // The mapping is the caller's, who may change it while the core waits. Values of one row lie in one that nobody else has.
+    void keep(PyObject* array) {
+      Py_INCREF(array);
+      kept_.push_back(array);
+    }
+
     RowReader& reader_;
     std::size_t used_ = 0;
+    std::vector<PyObject*> kept_;
   };
 
   // The dtype kind of a native-order struct format of one character, else 0.
@@ -224,6 +313,8 @@ class RowReader {
   std::vector<Py_buffer> views_;
   std::size_t given_;        // values of a row
   nanobind::object masked_;  // the type of arrays whose buffer does not say all
+  nanobind::object array_;   // that of arrays
+  nanobind::object float32_;  // a dtype
   PyTypeObject* masked() const { return reinterpret_cast<PyTypeObject*>(masked_.ptr()); }
 };
 

@@ -71,6 +71,7 @@ SampleStatus Sampler::sample(std::uint32_t n, Target* target, std::uint32_t stre
     if (shared.limits_inserts != 0) announce(shared.inserts_waiting, shared.inserts_signal);
     const std::uint64_t drawn = now_ns();
     shared.counters.draw_ns.fetch_add(drawn - began, std::memory_order_relaxed);
+    approach(n);  // what it asks for arrives while weights are computed
     if (n > 0) importance_weights(probabilities, n, beta, least, draws_.data(), weights);
     FAILPOINT(gather_begin);
     bool whole;
@@ -184,6 +185,7 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, Target* target, s
         return false;
       }
     }
+    approach(n);
     const bool whole = copy(*epoch, n, offsets.data(), target);
     if (!epoch->leave() || !whole) continue;
     const std::size_t extra = plan_.outputs.size();

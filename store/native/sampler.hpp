@@ -12,10 +12,13 @@
 
 namespace conduit {
 
+inline constexpr std::uint64_t kSmallRow = 32;  // bytes of a column's row: such are asked for ahead of all copies
+
 // Where a row is.
 struct Cursor {
   const std::byte* base;  // of its block; null: nowhere, which counts as zeros
   std::uint32_t row;
+  std::uint32_t block = kNoRow;
 };
 
 enum class SampleStatus {
@@ -74,8 +77,11 @@ class Sampler {
   };
 
   // resolve.cpp: where everything is
+  void approach(std::uint32_t n);
+  void prefetch_small(Source source, std::uint32_t n) const;
   void resolve(std::uint32_t n, const std::uint32_t* slots);
-  std::uint32_t resolve_steps(std::uint32_t i, std::uint32_t slot, const Column* reward);
+  template <class Reward>
+  void resolve_steps(std::uint32_t n, const std::uint32_t* slots, std::uint64_t offset);
   void resolve_sequence(std::uint32_t i, std::uint32_t slot, std::uint32_t n);
   void resolve_stack(std::uint32_t slot, std::vector<CopyRun>& runs);
   void resolve_after(std::uint32_t i, std::uint32_t slot);
@@ -84,21 +90,22 @@ class Sampler {
   void append_runs(const std::vector<StepRun>& found, std::vector<CopyRun>& runs) const;
   Cursor locate(std::uint32_t slot) const {
     const std::uint32_t block = table_->block_of(slot);
-    return {table_->block_data(block), slot - block * table_->shared().rows_per_block};
+    return {table_->block_data(block), slot - block * table_->shared().rows_per_block, block};
   }
-  const std::byte* address(std::uint32_t slot, const Column& column) const;
 
   // gather.cpp: copies
   std::byte* begin(std::uint64_t bytes, Target* target);
   bool copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
-  bool measure(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
+  void find_cells(std::uint32_t n);
+  bool make_room(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
   bool gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out);
+  bool bring_cells(ReaderEpoch& epoch, std::uint32_t n);
   bool copy_from_disk_too(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
-  bool bring(ReaderEpoch& epoch, std::uint32_t n);
   template <class F>
   void each_piece(std::uint32_t n, F f) const;
   bool gather_rows(ReaderEpoch& epoch, const Output& output, std::uint32_t n, std::byte* to);
-  bool gather_runs(ReaderEpoch& epoch, const Output& output, const std::vector<CopyRun>& runs, std::byte* to);
+  bool gather_runs(ReaderEpoch& epoch, std::size_t k, const std::vector<CopyRun>& runs, std::byte* to);
+  void prefetch_runs(std::size_t k, std::size_t from, std::size_t to, const std::vector<CopyRun>& runs) const;
   void gather_goals(const Output& output, std::uint32_t n, std::byte* to) const;
   void gather_window(const Output& output, std::uint32_t n, std::byte* to) const;
 
@@ -108,16 +115,13 @@ class Sampler {
   bool ragged_, sequences_, stacks_, next_stacks_, after_, goals_, ends_;  // what the plan has
   std::vector<Window> windows_;
   std::vector<Cursor> rows_;       // of each drawn row, then of each successor
+  std::vector<std::uint32_t> afters_;  // slots of the successors
   std::vector<Cursor> firsts_;     // of each window's first row
   std::vector<Cursor> goal_rows_;  // of each row with another goal
   std::vector<CopyRun> sequence_runs_, stack_runs_, next_stack_runs_, after_runs_;
   std::vector<StepRun> found_;     // scratch of one window
   std::vector<std::byte> drawn_;   // keys, probabilities and weights, until it is known how much the rows take
   std::vector<Cell> cells_;        // of each output whose rows vary in length, n
-  struct Piece {
-    const std::byte* at;
-    std::uint64_t bytes;
-  };
   std::vector<Piece> pieces_;      // of rows on disk
   bool cold_ = true;               // they came from the disk itself of late, not from the page cache
   std::vector<double> draws_, goal_draws_;

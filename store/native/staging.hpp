@@ -112,8 +112,9 @@ inline std::size_t staging_class(std::size_t bytes) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// One buffer in use; Python arrays are views of it and keep it alive.
-class Staging {
+// One buffer in use; Python arrays are views of it and keep it alive. Tensors share it without Python's knowledge, and so let go
+// of it without the interpreter's lock: hence shared_from_this, by which the bindings find its owners.
+class Staging : public std::enable_shared_from_this<Staging> {
  public:
   explicit Staging(std::size_t bytes, std::shared_ptr<StagingPool> pool = staging_pool())
       : pool_(std::move(pool)), bytes_(bytes), at_(pool_->take(bytes)) {}

@@ -275,7 +275,7 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   places_ = t_.places_offset != 0 ? s.control_at<std::uint32_t>(t_.places_offset) : nullptr;
   frames_ = s.control_at<Frame>(t_.frames_offset);
   heat_ = s.control_at<std::uint32_t>(t_.heat_offset);
-  ragged_ = RaggedBlocks(s, t_, columns_, data_);
+  ragged_ = RaggedBlocks(s, t_, columns_);
   shift_ = kSlotBits + static_cast<unsigned>(std::bit_width(t_.rows_per_block - 1u));
   reciprocal_ = ((std::uint64_t{1} << shift_) + t_.rows_per_block - 1) / t_.rows_per_block;
   for (std::uint32_t v = 0; v < t_.n_views; ++v) views_.emplace_back(s, t_, v);

@@ -169,7 +169,14 @@ class TableCore {
   // go, `to` as if all blocks lay side by side; has what went to disk written there.
   void lay_out(const std::vector<SavedBlock>& blocks);
   Extent extent(std::uint64_t offset, std::uint64_t bytes, std::uint64_t to, int data_fd) const;
-  void laid_out();
+  void laid_out(const std::vector<SavedBlock>& blocks);
+  // A run of blocks, for a row that is larger than a block, is not moved: it lies on disk from the beginning, and holds that row
+  // alone. Its writer reserves room there before it writes it, through the mapping, and confirms it before it publishes it. Both throw disk.
+  bool born_on_disk(std::uint32_t block) const { return tiered() && ragged_.span(block) > 1; }
+  void reserve_run(std::uint32_t block) const;
+  void confirm_run(std::uint32_t block, std::uint32_t rows) const;
+  // Waits for pages that are about to be read; see gather_disk.cpp.
+  bool bring(ReaderEpoch& epoch, const std::vector<Piece>& pieces, bool* cold) const;
   // Counts rows that are about to be read.
   void warm(const std::uint32_t* slots, std::uint32_t n) const;
   // Keeps a block where it is until the pin is given back; of blocks that are not reused meanwhile.
@@ -214,7 +221,7 @@ class TableCore {
   void clear();
   // Blocks that a restored table was left with, all of one writer that is gone, become this process's: the first to append
   // to, the others empty. `writer`: that writer's number. None: `blocks` stays empty.
-  void take_over(std::uint64_t* writer, std::vector<std::uint32_t>* blocks);
+  void take_over(std::uint64_t writer, std::vector<std::uint32_t>* blocks);
   // Puts back what a checkpoint says of an empty table whose blocks hold the rows already. Throws config where that cannot be.
   void restore(const SavedTable& saved);
   // The same where a limiter says how many go in: see Insert. `state` is filled in unless there are only final observations.
@@ -353,13 +360,17 @@ class TableCore {
     bool to_disk;
   };
   std::byte* placed(std::uint32_t block) const;
+  std::vector<std::byte> message_of(std::uint32_t block, std::uint32_t rows) const;
+  void give_place(std::uint32_t block);
   bool take_frame(std::uint32_t block);
   void free_place(std::uint32_t block);
   void leave_frame(std::uint32_t frame);
   void free_frame(std::uint32_t frame);
   bool reclaim_frames(std::uint64_t oldest);
   void recover_frames();
-  void ask_movers();
+  void ask_movers(std::uint32_t frames, SpaceHolders* holders);
+  void tell_movers();
+  bool lacks_frames(std::uint32_t n) const { return tiered() && t_.tier.free_count < n; }
   bool want_moves();
   std::vector<Move> choose_moves();
   std::optional<std::uint32_t> try_pin(std::uint32_t block);

@@ -15,6 +15,7 @@
 #include "disk_file.hpp"
 #include "error.hpp"
 #include "failpoints.hpp"
+#include "queue.hpp"
 #include "staging.hpp"
 #include "table.hpp"
 
@@ -70,6 +71,16 @@ bool TableCore::take_frame(std::uint32_t block) {
   std::atomic_ref(places_[block]).store(f, std::memory_order_release);
   FAILPOINT(tier_given);
   return true;
+}
+
+// Of a block that is being opened, and has its span.
+void TableCore::give_place(std::uint32_t block) {
+  if (!born_on_disk(block)) {
+    take_frame(block);
+    return;
+  }
+  std::atomic_ref(heat_[block]).store(0, std::memory_order_relaxed);
+  std::atomic_ref(places_[block]).store(kOnDisk, std::memory_order_release);
 }
 
 // Of a block that comes free: nobody reads it any more.
@@ -129,9 +140,16 @@ void TableCore::recover_frames() {
   }
 }
 
-void TableCore::ask_movers() {
-  t_.tier.wanted.store(1, std::memory_order_seq_cst);
+// By a writer that waits for so many frames.
+void TableCore::ask_movers(std::uint32_t frames, SpaceHolders* holders) {
+  holders->in_memory = t_.n_frames;
+  t_.tier.wanted.store(std::max(frames, t_.tier.wanted.load(std::memory_order_relaxed)), std::memory_order_seq_cst);
   wake_movers();
+}
+
+// After frames have been taken.
+void TableCore::tell_movers() {
+  if (tiered() && t_.tier.free_count + t_.tier.leaving_count < t_.tier.least_free) wake_movers();
 }
 
 void TableCore::wake_movers() { announce(t_.tier.work_waiting, t_.tier.work_signal); }
@@ -159,10 +177,43 @@ void TableCore::fail_disk() const {
 
 std::shared_ptr<Staging> TableCore::copy_block(std::uint32_t block) const {
   Target target;
-  std::byte* to = target.room(t_.block_bytes);
+  std::byte* to = target.room(ragged_.span(block) * t_.block_bytes);
   if (!on_disk(block)) memcpy(to, block_data(block), t_.block_bytes);
-  else if (disk_->read(block, to) != 0) fail_disk();
+  else if (disk_->read(block, ragged_.span(block), to) != 0) fail_disk();
   return target.staging;
+}
+
+// The Arrow message of a block with so many rows, which stays in place.
+std::vector<std::byte> TableCore::message_of(std::uint32_t block, std::uint32_t rows) const {
+  const BlockMessage& all = disk_->message();
+  std::vector<std::byte> text = all.text;
+  std::vector<std::uint64_t> elements(ragged_.n());
+  reach_disk([&] {
+    for (std::uint32_t v = 0; v < ragged_.n(); ++v) elements[v] = static_cast<std::uint64_t>(RaggedBlocks::ends(block_data(block), ragged_.column(v))[rows]);
+  });
+  for (const BlockMessage::Number& number : all.numbers) {
+    const std::uint64_t value = number.what == BlockMessage::rows    ? rows
+                                : number.what == BlockMessage::bytes ? ragged_.span(block) * t_.block_bytes
+                                : number.what == BlockMessage::start ? ragged_.starts(block)[number.column]
+                                                                     : elements[number.column];
+    const std::uint64_t put = value * number.factor;
+    memcpy(text.data() + number.at, &put, sizeof put);
+  }
+  return text;
+}
+
+void TableCore::reserve_run(std::uint32_t block) const {
+  const int error = disk_->reserve(block, ragged_.span(block));
+  if (error == 0) return;
+  fail(ErrorCode::disk, "no room on disk for a row of table '%s' that is larger than a block and takes %u of them, file %s: %s. Nothing of it was appended; make room there "
+       "and append again", t_.name, ragged_.span(block), disk_->path().c_str(), strerror(error));
+}
+
+void TableCore::confirm_run(std::uint32_t block, std::uint32_t rows) const {
+  int error = disk_->write(block, message_of(block, rows), nullptr);
+  if (error == 0) error = disk_->sync();
+  FAILPOINT(tier_confirmed);
+  if (error != 0) fail(ErrorCode::disk, "a row of table '%s' cannot be written to disk, file %s: %s. It was not appended", t_.name, disk_->path().c_str(), strerror(error));
 }
 
 // --- restore
@@ -177,30 +228,38 @@ void TableCore::lay_out(const std::vector<SavedBlock>& blocks) {
       if (!take_frame(block.block)) fail(ErrorCode::memory, "table '%s' has more half-filled blocks than memory has room for, %u", t_.name, t_.n_frames);
       room -= room > 0;
     } else {
-      if (const int error = disk_->write_message(block.block); error != 0) fail(ErrorCode::disk, "file %s cannot be written: %s", disk_->path().c_str(), strerror(error));
       std::atomic_ref(places_[block.block]).store(kOnDisk, std::memory_order_release);
     }
   };
   for (const SavedBlock& block : blocks) {
     if (block.sealed == 0) place(block, true);  // new writers go on there
   }
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) place(*block, room > 0);
+  const auto where = [&](const SavedBlock& block) { place(block, room > 0 && block.block < t_.n_blocks && !born_on_disk(block.block)); };
+  if (queue_) std::for_each(blocks.begin(), blocks.end(), where);  // what is delivered next
+  else std::for_each(blocks.rbegin(), blocks.rend(), where);
 }
 
 Extent TableCore::extent(std::uint64_t offset, std::uint64_t bytes, std::uint64_t to, int data_fd) const {
   if (!tiered()) return {offset, bytes, t_.data_offset + to, data_fd};
-  const auto block = static_cast<std::uint32_t>(to / t_.block_bytes);
+  auto block = static_cast<std::uint32_t>(to / t_.block_bytes);
   if (bytes == 0 || block >= t_.n_blocks) return {offset, 0, 0, data_fd};
-  const std::uint64_t within = to % t_.block_bytes;
+  while (block > 0 && places_[block] == kNowhere) --block;  // the first of a run, if it is one
+  const std::uint64_t within = to - block * t_.block_bytes, room = ragged_.span(block) * t_.block_bytes;
   const std::uint32_t place = places_[block];
-  if (bytes > t_.block_bytes - within || place == kNowhere) fail(ErrorCode::damaged, "rows of table '%s' lie in no block of it", t_.name);
+  if (place == kNowhere || within > room || bytes > room - within) fail(ErrorCode::damaged, "rows of table '%s' lie in no block of it", t_.name);
   if (place == kOnDisk) return {offset, bytes, disk_->body_at(block) + within, disk_->fd()};
   return {offset, bytes, t_.data_offset + place * t_.block_bytes + within, data_fd};
 }
 
-void TableCore::laid_out() {
+void TableCore::laid_out(const std::vector<SavedBlock>& blocks) {
   if (!tiered()) return;
-  if (const int error = disk_->sync(); error != 0) fail(ErrorCode::disk, "file %s cannot be written: %s", disk_->path().c_str(), strerror(error));
+  int error = 0;
+  for (const SavedBlock& block : blocks) {
+    if (error != 0 || block.birth == 0 || block.block >= t_.n_blocks || block.count > t_.rows_per_block || !on_disk(block.block)) continue;
+    error = disk_->write(block.block, message_of(block.block, block.count), nullptr);
+  }
+  if (error == 0) error = disk_->sync();
+  if (error != 0) fail(ErrorCode::disk, "file %s cannot be written: %s", disk_->path().c_str(), strerror(error));
 }
 
 // --- movers
@@ -215,11 +274,12 @@ std::uint64_t TableCore::mean_heat() const {
   return blocks == 0 ? 0 : sum / blocks;
 }
 
-// Blocks in memory that take no more rows, those first that should go first: oldest first, but hot ones last.
+// Blocks in memory that take no more rows, those first that should go first: oldest first, but hot ones last. Of a queue those that
+// are delivered last.
 std::vector<std::uint32_t> TableCore::demotable() const {
   struct Candidate {
     bool hot;
-    std::uint64_t birth;
+    std::uint64_t order;
     std::uint32_t block;
   };
   std::vector<Candidate> found;
@@ -229,9 +289,9 @@ std::vector<std::uint32_t> TableCore::demotable() const {
     const Block& block = blocks_[frames_[f].block];
     const std::uint64_t pub = block.pub.load(std::memory_order_acquire);
     if (block.state.load(std::memory_order_relaxed) != kOpen || (pub & (kSealed | kReleased)) != (kSealed | kReleased)) continue;
-    found.push_back({hot(std::atomic_ref(heat_[frames_[f].block]).load(std::memory_order_relaxed), mean), block.birth, frames_[f].block});
+    found.push_back({hot(std::atomic_ref(heat_[frames_[f].block]).load(std::memory_order_relaxed), mean), queue_ ? ~queue_->distance(frames_[f].block) : block.birth, frames_[f].block});
   }
-  std::sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) { return a.hot != b.hot ? b.hot : a.birth < b.birth; });
+  std::sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) { return a.hot != b.hot ? b.hot : a.order < b.order; });
   std::vector<std::uint32_t> blocks;
   for (const Candidate& c : found) blocks.push_back(c.block);
   return blocks;
@@ -267,7 +327,7 @@ void TableCore::look_at_heat() {
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     std::atomic_ref<std::uint32_t> heat(heat_[b]);
     const std::uint32_t now = heat.load(std::memory_order_relaxed);
-    wish += places_[b] == kOnDisk && hot(now, mean);
+    wish += places_[b] == kOnDisk && !born_on_disk(b) && hot(now, mean);
     if (now > 1) heat.store(now - now / 4, std::memory_order_relaxed);
   }
   t_.tier.wish = std::min(wish, kWishes);
@@ -283,9 +343,10 @@ std::vector<TableCore::Move> TableCore::choose_moves() {
   std::vector<std::uint64_t> stalled;
   if (tier.leaving_count > 0) reclaim(&holders, &stalled);
   const std::uint32_t had = tier.free_count + tier.leaving_count;
-  const bool wanted = tier.wanted.exchange(0, std::memory_order_acq_rel) != 0;
-  if (tier.error.load(std::memory_order_relaxed) != 0 && !wanted) return moves;  // the disk is tried again when a writer needs it
-  std::uint32_t missing = had < tier.least_free + tier.wish ? tier.least_free + tier.wish - had : 0;
+  const std::uint32_t wanted = tier.wanted.exchange(0, std::memory_order_acq_rel);
+  if (tier.error.load(std::memory_order_relaxed) != 0 && wanted == 0) return moves;  // the disk is tried again when a writer needs it
+  const std::uint32_t aim = std::max(tier.least_free + tier.wish, wanted);
+  std::uint32_t missing = had < aim ? aim - had : 0;
   if (missing > 0) {
     for (const std::uint32_t b : demotable()) {
       if (missing == 0 || moves.size() == kMovesAtOnce) break;
@@ -313,7 +374,7 @@ std::vector<TableCore::Move> TableCore::choose_moves() {
       const std::uint32_t heat = std::atomic_ref(heat_[b]).load(std::memory_order_relaxed);
       std::uint32_t pid;
       const bool moving = std::any_of(moves.begin(), moves.end(), [&](const Move& m) { return m.block == b; });
-      if (places_[b] == kOnDisk && heat > most && !moving && blocks_[b].state.load(std::memory_order_relaxed) == kOpen && !pinned(b, &pid)) best = b, most = heat;
+      if (places_[b] == kOnDisk && !born_on_disk(b) && heat > most && !moving && blocks_[b].state.load(std::memory_order_relaxed) == kOpen && !pinned(b, &pid)) best = b, most = heat;
     }
     if (best == kNoRow) break;
     const std::optional<std::uint32_t> pin = try_pin(best);
@@ -333,7 +394,8 @@ int TableCore::carry_out(const std::vector<Move>& moves) {
   bool wrote = false;
   for (const Move& move : moves) {
     std::byte* frame = data_ + move.frame * t_.block_bytes;
-    const int error = move.to_disk ? disk_->write(move.block, frame) : disk_->read(move.block, frame);
+    const int error = move.to_disk ? disk_->write(move.block, message_of(move.block, static_cast<std::uint32_t>(blocks_[move.block].pub.load(std::memory_order_relaxed) & kCountMask)), frame)
+                                   : disk_->read(move.block, 1, frame);
     if (error != 0) return error;
     wrote |= move.to_disk;
     FAILPOINT(tier_copied);
@@ -418,9 +480,11 @@ void TableCore::wrong_frames(const std::function<void(bool, const std::string&)>
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     const std::uint32_t state = blocks_[b].state.load(), place = places_[b];
     const std::string name = "block " + std::to_string(b);
-    expect((state == kFree) == (place == kNowhere), name + (state == kFree ? " is free and has a place" : " is in use and nowhere"));
+    const bool used = state == kOpen || state == kRetired;
+    expect(used != (place == kNowhere), name + (used ? " is in use and nowhere" : " has no bytes of its own and has a place"));
     const std::uint64_t pub = blocks_[b].pub.load();
-    expect(place != kOnDisk || state == kFree || (pub & kSealed) != 0, name + " takes rows and is on disk");
+    expect(place != kOnDisk || !used || born_on_disk(b) || (pub & kSealed) != 0, name + " takes rows and is on disk");
+    expect(!used || place == kOnDisk || !born_on_disk(b), name + " begins a run and is in memory");
     if (place >= t_.n_frames) continue;
     ++owners[place];
     expect(frames_[place].state == kFrameUsed && frames_[place].block == b, name + " lies in frame " + std::to_string(place) + ", which says otherwise");

@@ -86,10 +86,16 @@ void Writer::close() {
   announce(table_->shared().rows_waiting, table_->shared().rows_signal);  // the last windows may have become complete
 }
 
-// A new block, or kNoRow. Throws disk once for each time that blocks were to go there for us, and could not.
+// A new block, or kNoRow. Throws disk.
 std::uint32_t Writer::open_block(std::uint32_t blocks) {
   const std::uint32_t block = table_->open_block(number_, blocks, &holders_, &stalled_);
-  const bool waits = block == kNoRow && holders_.in_memory > 0;
+  watch_disk(block == kNoRow && holders_.in_memory > 0);
+  if (block != kNoRow) stalled_.clear();
+  return block;
+}
+
+// After each look for blocks. `waits`: some have to go to disk for us first. Throws disk once for each time that they could not.
+void Writer::watch_disk(bool waits) {
   const Tier& tier = table_->shared().tier;
   if (waits && !waits_for_disk_) {
     disk_failures_ = tier.failures.load(std::memory_order_acquire);
@@ -99,8 +105,6 @@ std::uint32_t Writer::open_block(std::uint32_t blocks) {
          table_->shared().name, table_->disk()->path().c_str(), strerror(static_cast<int>(tier.error.load(std::memory_order_relaxed))));
   }
   waits_for_disk_ = waits;
-  if (block != kNoRow) stalled_.clear();
-  return block;
 }
 
 // A spare block, or a new one with the bytes of so many. False: none can be had now.
@@ -144,17 +148,16 @@ bool Writer::reserve(std::uint32_t n) {
 
 // Rows from `from` that the open block has room for, of at most `most`.
 std::uint32_t Writer::fitting(const Rows& rows, std::uint32_t from, std::uint32_t most) const {
-  if (!expected_.empty()) return table_->ragged().fitting(block_, count_, rows.cells, from, most);
+  if (!expected_.empty()) return table_->ragged().fitting(block_, table_->block_data(block_), count_, rows.cells, from, most);
   return std::min(most, table_->shared().rows_per_block - count_);
 }
 
-// A restored table's blocks that were caught half full: a new writer goes on where theirs stopped, under its number, since
-// blocks tell by that whose rows they hold.
+// A restored table's blocks that were caught half full: a new writer goes on where theirs stopped.
 void Writer::take_over() {
   fresh_ = false;
   if (table_->shared().left_open.load(std::memory_order_relaxed) == 0) return;
   std::vector<std::uint32_t> blocks;
-  table_->take_over(&number_, &blocks);
+  table_->take_over(number_, &blocks);
   if (blocks.empty()) return;
   block_ = blocks.front();
   count_ = static_cast<std::uint32_t>(table_->block(block_).pub.load(std::memory_order_relaxed) & kCountMask);
@@ -196,12 +199,12 @@ std::uint32_t Writer::append_in_turn(const Rows& rows) {
           stopped_ = Stopped::space;
           break;
         }
+        divide(block_, rows, done);
       } catch (const Error&) {
         if (done == 0) throw;
         break;  // what is in is reported; the caller's next try meets the error again
       }
       opened = true;
-      divide(block_, rows, done);
     }
     const Placed piece{block_, count_, fitting(rows, done, most)};
     remember_tails(rows);
@@ -314,6 +317,7 @@ std::uint32_t Writer::step_rows(const Rows& rows, std::uint32_t from, std::uint3
 std::uint32_t Writer::publish(const Rows& rows, std::uint32_t from, const Placed* pieces, std::uint32_t n, bool* sealed) {
   std::uint32_t all = 0;
   for (std::uint32_t i = 0; i < n; ++i) all += pieces[i].n;
+  for (std::uint32_t i = 0; i < n; ++i) confirm(pieces[i]);
   if (table_->shared().limits_inserts == 0) {
     *sealed = !(n == 1 ? publish_alone(pieces[0]) : publish_together(pieces, n));
     return *sealed ? 0 : all;
@@ -379,7 +383,7 @@ void Writer::write_rows(const Rows& rows, std::uint32_t from, const Placed& piec
       memcpy(to, rows.columns[c] + from * column.row_bytes, n * column.row_bytes);
     }
   }
-  if (t.ragged().n() > 0) t.ragged().write(block, row, rows.cells, from, n);
+  if (t.ragged().n() > 0) t.ragged().write(block, data, row, rows.cells, from, n);
   FAILPOINT(append_row_written);
   const std::uint32_t base = block * t.shared().rows_per_block + row;
   const bool links = t.shared().links != 0;

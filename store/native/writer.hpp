@@ -79,8 +79,10 @@ class Writer {
   void tell_times();
   bool next_block(std::uint32_t blocks);
   std::uint32_t open_block(std::uint32_t blocks);
+  void watch_disk(bool waits);
   std::uint32_t fitting(const Rows& rows, std::uint32_t from, std::uint32_t most) const;
   void divide(std::uint32_t block, const Rows& rows, std::uint32_t from);
+  void confirm(const Placed& piece) const;
   void learn();
   bool reserve(std::uint32_t n);
   bool place_varying(const Rows& rows);

@@ -39,6 +39,7 @@ std::uint32_t Writer::append_queued(const Rows& rows) {
       put_.clear();
       for (const Placed& piece : placed_) put_.push_back({first_key(piece), piece.n});
       FAILPOINT(queue_written);
+      for (const Placed& piece : placed_) confirm(piece);
       refused_ = queue.publish(placed_, rows.n, versions);
       if (refused_ != Admission::ok) put_.clear();
       if (refused_ == Admission::sealed) continue;
@@ -67,8 +68,13 @@ Admission Writer::reserve_queued(const Rows& rows, const std::int64_t* versions)
   const std::uint64_t room = (block_ == kNoRow ? 0 : capacity - count_) + std::uint64_t{capacity} * spare_.size();
   const auto blocks = static_cast<std::uint32_t>(room < rows.n ? (rows.n - room + capacity - 1) / capacity : 0);
   if (blocks == 0 && refused_ != Admission::full) return Admission::ok;
+  if (blocks > table_->shared().n_frames) {
+    fail(ErrorCode::busy, "%u rows of queue '%.63s' go in together, and host_memory has room for %llu. Nothing was appended: append fewer at a time, or raise host_memory",
+         rows.n, table_->shared().name, static_cast<unsigned long long>(std::uint64_t{table_->shared().n_frames} * capacity));
+  }
   const Admission admission = table_->queue()->reserve(rows.n, versions, blocks, 1, number_, &spare_, &holders_, &stalled_);
   if (admission == Admission::ok) stalled_.clear();
+  watch_disk(admission == Admission::blocked && holders_.in_memory > 0);
   return admission;
 }
 
@@ -94,7 +100,7 @@ void Writer::took_place() {
     count_ = piece.row + piece.n;
   }
   spare_.clear();
-  if (count_ == table_->shared().rows_per_block) release_block(0);
+  if (count_ == table_->shared().rows_per_block || table_->born_on_disk(block_)) release_block(0);
 }
 
 void Writer::give_back_spares() {

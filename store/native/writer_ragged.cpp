@@ -30,16 +30,31 @@ void Writer::check_lengths(const Rows& rows) const {
   }
 }
 
+// Throws disk, with the block given back.
 void Writer::divide(std::uint32_t block, const Rows& rows, std::uint32_t from) {
-  if (!expected_.empty()) table_->ragged().divide(block, rows.cells, from, expected_);
+  if (expected_.empty()) return;
+  try {
+    if (table_->born_on_disk(block)) table_->reserve_run(block);
+  } catch (const Error&) {
+    give_back_spares();
+    if (block_ == block) release_block(0);
+    throw;
+  }
+  table_->ragged().divide(block, table_->block_data(block), rows.cells, from, expected_);
+}
+
+// What goes in next lies where it cannot be lost. Throws disk.
+void Writer::confirm(const Placed& piece) const {
+  if (table_->born_on_disk(piece.block)) table_->confirm_run(piece.block, piece.row + piece.n);
 }
 
 // What the block that is given back held says how the next one is divided.
 void Writer::learn() {
   const RaggedBlocks& ragged = table_->ragged();
+  if (table_->born_on_disk(block_)) return;  // of one row, longer than all others
   for (std::uint32_t v = 0; v < ragged.n(); ++v) {
     const Column& c = ragged.column(v);
-    const double bytes = static_cast<double>(ragged.ends(block_, c)[count_]) * static_cast<double>(c.element_bytes);
+    const double bytes = static_cast<double>(RaggedBlocks::ends(table_->block_data(block_), c)[count_]) * static_cast<double>(c.element_bytes);
     expected_[v] = std::max(1.0, (expected_[v] + bytes / static_cast<double>(count_)) / 2);
   }
 }
@@ -56,7 +71,7 @@ bool Writer::place_varying(const Rows& rows) {
   }
   std::uint32_t block = block_, row = count_;
   for (std::uint32_t done = 0; done < rows.n;) {
-    const std::uint32_t part = block == kNoRow ? 0 : ragged.fitting(block, row, rows.cells, done, rows.n - done);
+    const std::uint32_t part = block == kNoRow ? 0 : ragged.fitting(block, table_->block_data(block), row, rows.cells, done, rows.n - done);
     if (part > 0) placed_.push_back({block, row, part});
     done += part;
     if (done == rows.n) break;
@@ -80,12 +95,13 @@ Admission Writer::place_ragged(const Rows& rows, const std::int64_t* versions) {
   give_back_spares();  // of an attempt that came to nothing: how large a block must be depends on the rows
   std::uint32_t block = block_, row = count_;
   for (std::uint32_t done = 0; done < rows.n;) {
-    const std::uint32_t part = block == kNoRow ? 0 : ragged.fitting(block, row, rows.cells, done, rows.n - done);
+    const std::uint32_t part = block == kNoRow ? 0 : ragged.fitting(block, table_->block_data(block), row, rows.cells, done, rows.n - done);
     if (part > 0) placed_.push_back({block, row, part});
     done += part;
     if (done == rows.n) break;
     const auto run = static_cast<std::uint32_t>(ragged.blocks_for(rows.cells, done));
     const Admission admission = table_->queue()->reserve(rows.n, versions, 1, run, number_, &spare_, &holders_, &stalled_);
+    watch_disk(admission == Admission::blocked && holders_.in_memory > 0);
     if (admission != Admission::ok) return admission;
     stalled_.clear();
     block = spare_.back();

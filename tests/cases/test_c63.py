@@ -64,6 +64,19 @@ def test_priorities_of_nothing() -> None:
         assert (result.applied, result.stale) == (0, 0)
 
 
+def test_no_chunks_of_lists_of_tensors() -> None:
+    """What an empty table gives as Arrow goes into a table again, whatever its columns hold."""
+    of = Schema((
+        Column("frames", "uint8", (None, 2, 2), mean_length=4), Column("s", "string", mean_length=4),
+        Column("c", "category"), Column("goal", "float32", (2,), nullable=True),
+    ))  # fmt: skip
+    with fresh_store() as store:
+        table = store.create_table("t", of, 10)
+        assert table.extend(table.to_arrow().read_all()) == 0
+        table.extend({"frames": [np.ones((1, 2, 2), np.uint8)], "s": ["a"], "c": ["b"], "goal": [None]})
+        assert table.extend(table.to_arrow().read_all()) == 1
+
+
 def test_rows_without_an_element() -> None:
     with fresh_store() as store:
         table = store.create_table("t", OF, 10, sampler=samplers.Fifo())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LOCK_FREE", "PREPARED", "QUEUE_ROLES_AT", "ROLES_AT", "TIER_POINTS", "WRITING", "strikes"]
+__all__ = ["LOCK_FREE", "PREPARED", "QUEUE_ROLES_AT", "ROLES_AT", "RUN_POINTS", "TIER_POINTS", "WRITING", "strikes"]
 
 WRITING = ("extend", "append", "episodes", "fragments", "vector")
 _READING = ("sampler", "updater")
@@ -93,6 +93,8 @@ QUEUE_ROLES_AT: dict[str, tuple[str, ...]] = {
 
 # Passed by who moves blocks between memory and disk (test_tier_kills.py).
 TIER_POINTS = ("tier_given", "tier_chosen", "tier_taken", "tier_copied", "tier_placed")
+# Passed by who appends a row that is larger than a block to a table with a disk (there too).
+RUN_POINTS = ("tier_confirmed",)
 
 # Points outside the locks: while a process is stopped there nobody else waits for it, but at `cut_copying` for the
 # two seconds after which writers that come round to the blocks of the cut take them.
@@ -104,7 +106,7 @@ LOCK_FREE = frozenset(
         *("gather_measure", "pin_released", "wait_rows", "wait_space", "wait_limiter", "draw_undone"),
         *("limiter_delivered", "limiter_returned", "cut_copying", "cut_released"),
         *("announce_begin", "announce_cleared", "announce_signalled"),
-        *("queue_written", "lease_copied", "ack_left", "tier_copied"),
+        *("queue_written", "lease_copied", "ack_left", "tier_copied", "tier_confirmed"),
     )
 )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.points import LOCK_FREE, PREPARED, QUEUE_ROLES_AT, ROLES_AT, TIER_POINTS
+from tests.crash.points import LOCK_FREE, PREPARED, QUEUE_ROLES_AT, ROLES_AT, RUN_POINTS, TIER_POINTS
 from tests.crash.stage import Stage
 
 pytestmark = pytest.mark.crash
@@ -24,7 +24,7 @@ print(*native.failpoint_names())
 
 def test_the_tables_name_every_failpoint() -> None:
     names = subprocess.run([sys.executable, "-c", _NAMES], check=True, capture_output=True, text=True).stdout.split()
-    assert sorted([*ROLES_AT, *QUEUE_ROLES_AT, *TIER_POINTS]) == sorted(names)
+    assert sorted([*ROLES_AT, *QUEUE_ROLES_AT, *RUN_POINTS, *TIER_POINTS]) == sorted(names)
     assert set(names) >= LOCK_FREE
     assert set(names) >= set(PREPARED)
 

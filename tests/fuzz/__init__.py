@@ -1,3 +1,4 @@
 """Coverage-guided fuzzing of what reads bytes that others wrote: `python -m tests.fuzz` (`make fuzz`)."""
 
-TARGETS = ("manifest", "restore", "manifest-file", "spec", "npz", "arrow", "header")  # see targets.py
+# see targets.py
+TARGETS = ("manifest", "restore", "manifest-file", "spec", "npz", "arrow", "rllib-json", "header")

@@ -5,15 +5,18 @@ Wrong memory accesses end the process, which the fuzzer notices as well.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
+import pickle
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 import conduit
 from conduit import Column, Schema, samplers, windows
@@ -154,7 +157,6 @@ class Numpy(Target):
         finally:
             self.table.clear()
 
-
     def close(self) -> None:
         self.store.close()
         super().close()
@@ -164,6 +166,40 @@ class Arrow(Numpy):
     """Import of Arrow IPC files: pyarrow reads them, and ours is what it gives."""
 
     suffix = ".arrow"
+
+
+class RLlibJson(Numpy):
+    """Import of RLlib's JSON files: the lines, and the pickles in compressed columns. What the first byte says."""
+
+    suffix = ".json"
+
+    def __init__(self) -> None:
+        Target.__init__(self)
+        self.store = conduit.Store.create(f"fuzz-{os.getpid()}", "32MiB", max_processes=4)
+        self.table = self.store.create_table("into", STEPS, 256, window=windows.NStep(3))
+        self.path = self.folder / f"edited{self.suffix}"
+        obs = np.ones((4, 3), np.float32)
+        self.pickles = [pickle.dumps(obs, 2), pickle.dumps({"x": (obs, [1.5])}, 4), pickle.dumps(obs, 5)]
+        self.batch = {
+            "type": "SampleBatch", "obs": obs.tolist(), "new_obs": obs.tolist(), "actions": [0, 1, 0, 1],
+            "rewards": [0.5, 1.0, 0.0, 2.0], "terminateds": [False, True, False, False], "t": [0, 1, 0, 1],
+            "truncateds": [False] * 4, "eps_id": [3, 3, 4, 4], "infos": [{}] * 4,
+        }  # fmt: skip
+
+    def run(self, data: bytes) -> None:
+        which = data[0] % (len(self.pickles) + 1) if data else 0
+        if which < len(self.pickles):
+            out = pa.BufferOutputStream()
+            with pa.output_stream(out, compression="lz4") as stream:
+                stream.write(edited_bytes(self.pickles[which], data[1:]))
+            text = json.dumps({**self.batch, "obs": base64.b64encode(out.getvalue()).decode()})
+        else:
+            text = edited_json(json.dumps(self.batch), data[1:])
+        self.path.write_text(f"{text}\n{json.dumps(self.batch)}\n")
+        try:
+            self.table.import_from(self.path)
+        finally:
+            self.table.clear()
 
 
 class Header(Target):
@@ -197,7 +233,7 @@ class Header(Target):
 
 TARGETS: dict[str, type[Target]] = {
     "manifest": Manifest, "restore": Restore, "manifest-file": ManifestFile, "spec": Spec, "npz": Numpy, "arrow": Arrow,
-    "header": Header,
+    "rllib-json": RLlibJson, "header": Header,
 }  # fmt: skip
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from conduit import CapacityError, StaleKey, Table
+from conduit import CapacityError, Disk, StaleKey, Table
 from tests.property.table_machine import SETTINGS
 from tests.store_support import fresh_store
 from tests.varying import SCHEMA, columns, faults, row
@@ -124,6 +126,23 @@ class VaryingRows(RuleBasedStateMachine):
 
 TestVaryingRows = VaryingRows.TestCase
 TestVaryingRows.settings = SETTINGS
+
+
+class VaryingRowsOnDisk(VaryingRows):
+    """The same where memory has room for a third of the blocks, and rows above a block go to disk at once."""
+
+    @initialize(max_size=st.integers(160, 300))
+    def create(self, max_size: int) -> None:
+        folder = self.stack.enter_context(tempfile.TemporaryDirectory())
+        store = self.stack.enter_context(fresh_store(max_processes=2))
+        self.table = store.create_table("t", SCHEMA, max_size, max_writers=1, disk=Disk(folder, "16KB"))
+        self.writer = self.table.writer()
+        for first in range(0, 240, 8):  # so that blocks have to move
+            self.extend([first % 40] * 8)
+
+
+TestVaryingRowsOnDisk = VaryingRowsOnDisk.TestCase
+TestVaryingRowsOnDisk.settings = settings(SETTINGS, max_examples=15)
 
 
 def test_random_lengths_in_a_large_table() -> None:

@@ -12,6 +12,7 @@ import pytest
 from conduit import (
     AppendTimeout,
     CapacityError,
+    Column,
     ConfigError,
     DtypeMismatch,
     EpisodeError,
@@ -227,3 +228,20 @@ def test_schema_of_policies_from_spaces() -> None:
             with pytest.raises(MissingColumn, match="obs/a"):
                 writer.step({"y": 1}, {"y": {"b": 4}})
         assert tables.sample({"y": 3})["y"]["next_obs/a"].tolist() == [4] * 3
+
+
+def test_observations_and_actions_that_are_categories() -> None:
+    made = Schema((
+        Column("obs/x", "int64"), Column("obs/room", "category"), Column("action", "category"),
+        Column("reward", "float32"), Column("terminated", "bool"), Column("truncated", "bool"),
+    ))  # fmt: skip
+    with fresh_store() as store:
+        tables = agents.create(store, "house", {"all": made}, 50)
+        with tables.writer(policy_of=lambda _: "all") as writer:
+            writer.reset({"p": {"x": 0, "room": "hall"}, "q": {"x": 10, "room": "attic"}})
+            writer.step({"p": "left"}, {"p": {"x": 1, "room": "stairs"}, "q": {"x": 11, "room": "hall"}})
+            writer.step({"p": "up", "q": "down"}, {"p": {"x": 2, "room": "attic"}}, {}, {"__all__": True})
+        batch = tables["all"].sample(100)
+        names = ("obs/room", "action", "next_obs/room")
+        found = set(zip(batch["obs/x"].tolist(), *(batch.decode(name).tolist() for name in names), strict=True))
+    assert found == {(0, "hall", "left", "stairs"), (1, "stairs", "up", "attic"), (11, "hall", "down", "hall")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from conduit import CheckpointDamaged, CheckpointError, Column, ConfigError, Schema, Store, Table, checkpoints, limiters
+from conduit import (
+    CheckpointDamaged,
+    CheckpointError,
+    Column,
+    ConfigError,
+    Schema,
+    StaleKey,
+    Store,
+    Table,
+    checkpoints,
+    limiters,
+    windows,
+)
 from tests.checkpoint_support import restored
-from tests.store_support import fresh_store, prioritized, scalar_writer
+from tests.store_support import EPISODIC, fresh_store, keys_of, prioritized, scalar_writer
 from tests.varying import SCHEMA, columns, faults, row
 
 
@@ -145,6 +158,28 @@ def test_another_capacity(tmp_path: Path, max_size: int) -> None:
         after = contents(table)
     with restored(tmp_path / "again") as again:
         assert contents(again["t"]) == after
+
+
+def test_episodes_keep_their_links_in_another_capacity(tmp_path: Path) -> None:
+    """Rows that vary in length leave gaps between blocks: a row's place says nothing of how many come before it."""
+    given = Schema((*EPISODIC.columns, Column("tokens", "int32", (None,), mean_length=4)))
+    with fresh_store() as store:
+        table = store.create_table("t", given, 40, window=windows.NStep(1, 0.9), mean_episode_length=4)
+        with scalar_writer(table) as writer:
+            for obs in range(30):
+                ends, tokens = obs % 5 == 4, np.full(obs % 7, obs, np.int32)
+                writer.append(obs=obs, action=obs, reward=1.0, terminated=ends, truncated=False, tokens=tokens)
+                if ends:
+                    writer.end(1_000 + obs)
+        store.checkpoint(tmp_path)
+    with restored(tmp_path, tables={"t": checkpoints.Changes(max_size=80)}) as again:
+        table, found = again["t"], {}
+        for key in keys_of(table):
+            with contextlib.suppress(StaleKey):  # final observations
+                window = table.rows(np.array([key]))
+                found[int(window["obs"][0])] = int(window["next_obs"][0]), window["tokens"][0].tolist()
+    expected = {obs: (1_000 + obs if obs % 5 == 4 else obs + 1, [obs] * (obs % 7)) for obs in range(30)}
+    assert found == expected
 
 
 def test_rows_that_are_longer_than_planned_leave_first(tmp_path: Path) -> None:

@@ -104,6 +104,28 @@ def test_episodes_of_real_vector_environments(
         table.verify()
 
 
+def paired(env: int) -> gymnasium.Env[Any, Any]:
+    """Counting, with observations as tuples, one in the other."""
+    inner = Counting(env, True, True)
+    spaces: Any = inner.observation_space
+    space = gymnasium.spaces.Tuple((spaces["camera"], gymnasium.spaces.Tuple((spaces["at"]["x"],))))
+    return gymnasium.wrappers.TransformObservation(inner, lambda obs: (obs["camera"], (obs["at"]["x"],)), space)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_observations_that_are_tuples(mode: str) -> None:
+    envs = SyncVectorEnv([lambda i=i: paired(i) for i in range(3)], autoreset_mode=MODES[mode])  # type: ignore[misc]
+    with fresh_store() as store:
+        made = Schema.from_spaces(envs.single_observation_space, envs.single_action_space)
+        table = store.create_table("t", made, 1000, mean_episode_length=3)
+        run(envs, mode, table, 20)
+        batch = table.sample(500)
+        obs = batch["obs/1/0"]
+        np.testing.assert_array_equal(batch["next_obs/1/0"], obs + 1)
+        np.testing.assert_array_equal(batch["next_obs/0"][:, 1, 1], (obs + 1) % 256)
+        np.testing.assert_array_equal(batch["truncated"], (obs % 100) == np.array(LENGTHS)[obs // 10_000] - 1)
+
+
 # ---- "disabled"
 
 

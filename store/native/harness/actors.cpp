@@ -18,15 +18,19 @@ constexpr std::uint64_t kPatienceNs = 120'000'000'000ull;  // a wait for space t
 
 }  // namespace
 
+std::shared_ptr<DiskFile> disk_of(const TableSpec& spec) {
+  if (spec.n_frames == 0 || spec.n_frames >= spec.n_blocks) return nullptr;
+  const std::byte mark{1};
+  BlockMessage message{std::vector<std::byte>(64, mark), {}};
+  return std::make_shared<DiskFile>(memfd_create("harness-disk", MFD_CLOEXEC), "no name", std::vector{mark}, std::move(message), spec.block_bytes, spec.n_blocks, false);
+}
+
 Stage::Stage(const TableShape& table_shape, std::uint64_t run_seed)
     : shape(table_shape), seed(run_seed), world(4 << 20, 8 << 20, 64) {
   const std::shared_ptr<Process> process = world.attach();
   const TableSpec spec = spec_of(shape, seed);
   index = world.create(*process, spec);
-  if (spec.n_frames < spec.n_blocks) {
-    const std::byte mark{1};
-    disk = std::make_shared<DiskFile>(memfd_create("harness-disk", MFD_CLOEXEC), "no name", std::vector{mark}, std::vector<std::byte>(64, mark), spec.block_bytes, spec.n_blocks, false);
-  }
+  disk = disk_of(spec);
   creator = open(process);
 }
 

@@ -9,6 +9,9 @@
 
 namespace conduit::harness {
 
+// A file for the blocks of a table that has fewer frames than blocks; null of another.
+std::shared_ptr<DiskFile> disk_of(const TableSpec& spec);
+
 // One table, who works on it, and what they have done.
 struct Stage {
   Stage(const TableShape& table_shape, std::uint64_t run_seed);

@@ -18,19 +18,26 @@ struct QueueStage {
   World world;
   std::shared_ptr<TableCore> creator;
   std::uint32_t index;
+  std::shared_ptr<DiskFile> disk;
   std::atomic<std::uint64_t> appended{0}, waits{0}, acknowledged[kQueueGroups] = {}, released{0}, expired{0};
   std::atomic<bool> over{false};
 
-  explicit QueueStage(std::uint64_t seed) {
+  QueueStage(const TableShape& table_shape, std::uint64_t seed) : shape(table_shape) {
     const std::shared_ptr<Process> process = world.attach();
     TableSpec spec = spec_of(shape, seed);
     spec.views.clear();
     spec.queue.groups = kQueueGroups;
     spec.queue.lease_timeout_ns = kLeaseNs;
     index = world.create(*process, spec);
-    creator = std::make_shared<TableCore>(process, index);
+    disk = disk_of(spec);
+    creator = open(process);
   }
-  std::shared_ptr<TableCore> open() const { return std::make_shared<TableCore>(world.attach(), index); }
+  std::shared_ptr<TableCore> open() const { return open(world.attach()); }
+  std::shared_ptr<TableCore> open(std::shared_ptr<Process> process) const {
+    auto table = std::make_shared<TableCore>(std::move(process), index);
+    if (disk != nullptr) table->use_disk(disk);
+    return table;
+  }
 };
 
 void produce(QueueStage& stage, std::uint32_t rows, std::uint64_t seed) {
@@ -109,12 +116,18 @@ void look_after_queue(QueueStage& stage) {
   }
 }
 
-std::string queue_beside(const Options& options) {
-  QueueStage stage(options.seed);
+void move_blocks(QueueStage& stage) {
+  const std::shared_ptr<TableCore> table = stage.open();
+  while (!stage.over.load()) EXPECT(table->move_blocks(1'000'000) != TableCore::Moves::failed, "blocks cannot be moved");
+}
+
+std::string beside(const Options& options, const TableShape& shape) {
+  QueueStage stage(shape, options.seed);
   const std::uint32_t rows = 6'000 * options.rounds;
   {
     Crew upkeep;
     upkeep.start("upkeep", [&stage] { look_after_queue(stage); });
+    for (int i = 0; i < 2 && stage.disk != nullptr; ++i) upkeep.start("mover", [&stage] { move_blocks(stage); });
     {
       Crew consumers;
       for (std::uint32_t i = 0; i < kQueueGroups * kConsumers; ++i) {
@@ -135,14 +148,19 @@ std::string queue_beside(const Options& options) {
            static_cast<unsigned long long>(stage.acknowledged[g].load()), static_cast<unsigned long long>(stage.appended.load()));
   }
   EXPECT(stage.creator->steps() == 0, "rows are left");
+  EXPECT(stage.disk == nullptr || stage.creator->tier_info().blocks_written > 0, "no block was moved");
   return std::to_string(stage.appended.load()) + " rows, " + std::to_string(stage.waits.load()) + " waits for room, " + std::to_string(stage.released.load()) +
          " deliveries given back, " + std::to_string(stage.expired.load()) + " that ran out";
 }
 
+std::string queue_beside(const Options& options) { return beside(options, {}); }
+std::string queue_disk(const Options& options) { return beside(options, {Kind::plain, 13, 60, 600, true, 10}); }
+
 }  // namespace
 
 std::vector<Scenario> queue_scenarios() {
-  return {{"queue", "producers and consumers of two groups, with short leases", queue_beside}};
+  return {{"queue", "producers and consumers of two groups, with short leases", queue_beside},
+          {"queue-disk", "the same with a backlog of which memory holds a few blocks", queue_disk}};
 }
 
 }  // namespace conduit::harness

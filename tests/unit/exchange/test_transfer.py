@@ -194,38 +194,6 @@ def test_episodes_are_right_while_writers_go_on() -> None:
             assert set(np.flatnonzero(found["terminated"])) >= set(ends)
 
 
-_GROWTH = """
-import resource, sys, numpy as np, conduit
-from pathlib import Path
-format, rows, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-with conduit.Store.attach("{store}", read_only=True) as store:
-    assert store["t%d" % rows].export(folder / "x", format, overwrite=True) == rows
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
-"""
-
-
-@pytest.mark.parametrize("format", ["parquet", "arrow", "arrow-stream", "numpy"])
-def test_memory_does_not_grow_with_the_rows(tmp_path: Path, format: str) -> None:
-    """Peak memory of a process that exports 16 times the rows, less the pages of the table itself, which are shared."""
-    with fresh_store("400MiB") as store:
-        peaks = []
-        for rows in (20_000, 320_000):
-            table = store.create_table(f"t{rows}", Schema((Column("x", np.dtype("i8"), (64,)),)), rows)
-            rng = np.random.default_rng(0)
-            for _ in range(0, rows, 20_000):
-                table.extend({"x": rng.integers(0, 1 << 62, (20_000, 64))})
-            code = _GROWTH.format(store=store.name)
-            out = subprocess.run(
-                [sys.executable, "-c", code, format, str(rows), str(tmp_path)],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            peaks.append(int(out))
-        shared = 320_000 * 512 >> 20
-        assert peaks[1] - peaks[0] < shared + 60, peaks
-
-
 def fill(store: Store) -> Table:
     return store.import_table("t", numbers(1_000))
 
