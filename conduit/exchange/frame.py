@@ -254,6 +254,9 @@ def as_stored(column: Column, data: pa.Array | pa.ChunkedArray) -> Array:
     Raises:
         DtypeMismatch: nulls, or not numbers. ShapeMismatch: a list of another length, with its row.
     """
+    if isinstance(data.type, pa.ExtensionType):  # of another library, as Ray's tensors: what lies below
+        chunks = data.chunks if isinstance(data, pa.ChunkedArray) else [data]
+        data = pa.chunked_array([chunk.storage for chunk in chunks], data.type.storage_type)
     values = to_numpy(column.name, data) if not _is_list(data.type) else _rows_of_lists(column, data)
     if column.shape and values.shape == (len(data), int(np.prod(column.shape))):
         values = values.reshape(len(data), *column.shape)

@@ -5,9 +5,12 @@ ingest.py      episodes -> rows of the table, as an env runner collects them
 env_runner.py  an env runner that returns handles instead of episodes
 replay.py      RLlib's replay buffer, over a table
 learner.py     a learner that takes a prepared batch
+sequences.py   batches for recurrent modules; frames.py for stacks of frames
+offline.py     CQL, whose rows come from files
 measure.py     `conduit bench rllib`: where a training step's time goes, stock beside Conduit
 """
 
 from conduit.rllib.attach import attach
+from conduit.rllib.frames import Frames
 
-__all__ = ["attach"]
+__all__ = ["Frames", "attach"]

@@ -7,13 +7,16 @@ from typing import Any
 
 from conduit.loader import LoaderSettings
 from conduit.rllib.env_runner import storing
+from conduit.rllib.frames import Frames
 from conduit.rllib.learner import opening_episodes, taking_batches
 from conduit.rllib.replay import Delivering
 from conduit.rllib.starting import Settings, on_algorithm_init, on_env_runners_recreated, on_train_result
-from conduit.rllib.support import check, is_on_policy
+from conduit.rllib.support import check, check_frames, is_offline, is_on_policy
 from conduit_store.errors import ConfigError, MissingExtra
 
 __all__ = ["attach"]
+
+_BATCHES_AHEAD = 4  # of files, prepared by a thread; they depend on nothing that is learnt
 
 
 def attach(
@@ -25,6 +28,7 @@ def attach(
     prefetch: int | str = "auto",
     max_priority_drift: float | None = None,
     sample_timeout: float | None = 60.0,
+    frames: Frames | None = None,
 ) -> Any:
     """Let an RLlib config's algorithm keep its experience in a Conduit store. Returns the config.
 
@@ -36,13 +40,17 @@ def attach(
     config gets a subclass of its env runner class, a subclass of its learner class and three callbacks behind the
     user's own. Set the learner, env runner and callback classes of your own before this call.
 
+    And for CQL, whose rows come from files: its config gets a class of offline data, and there is no store.
+
     `host_memory`: what the store may take, as "4GiB"; half of what is available if None. Its memory is reserved
-    whole when the first step comes. `max_size`: rows of the replay; the buffer's `capacity` if None. Of PPO, APPO and
-    IMPALA: rows of the queue of episodes that no learner has opened yet, one for each step and one for each episode.
+    whole when the first step comes. Of CQL: memory of the shuffle, "256MiB" if None.
+    `max_size`: rows of the replay; the buffer's `capacity` if None. Of PPO, APPO and IMPALA: rows of the queue of
+    episodes that no learner has opened yet, one for each step and one for each episode.
     `mean_episode_length`: steps of a typical episode, or fewer: a replay has room for that many final observations.
     `prefetch`, `max_priority_drift`: batches prepared behind the update, see `Table.loader`. "auto" prepares one ahead
     at most under prioritized replay: drawn before the update that runs meanwhile has set its priorities. With prefetch
     0, or a drift of 0, a batch is drawn from all priorities set until it is asked for, as RLlib does.
+    `frames`: with replay, of observations that are stacks of frames: each is stored once, see `Frames`.
     `sample_timeout`: seconds that a draw may wait for rows, or an env runner for room in the queue of episodes.
 
     Raises:
@@ -60,9 +68,17 @@ def attach(
     if not isinstance(config, AlgorithmConfig):
         raise ConfigError(f"attach() got a {type(config).__name__}: give an RLlib AlgorithmConfig, as DQNConfig()")
     check(config)
-    delivering = Delivering(prefetch, max_priority_drift, sample_timeout)
     LoaderSettings(batch_size=1, prefetch=prefetch, max_priority_drift=max_priority_drift, timeout=sample_timeout)
-    settings = Settings(host_memory, max_size, mean_episode_length, delivering)
+    if frames is not None:
+        check_frames(config)
+    if is_offline(config):
+        from conduit.rllib.offline import Reading, reading  # pyarrow
+
+        ahead = max(1, prefetch) if isinstance(prefetch, int) else _BATCHES_AHEAD
+        config.offline_data(offline_data_class=reading(Reading(host_memory or "256MiB", ahead)))
+        return config
+    delivering = Delivering(prefetch, max_priority_drift, sample_timeout)
+    settings = Settings(host_memory, max_size, mean_episode_length, delivering, frames)
     env_runner = config.env_runner_cls or (MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner)
     learner = opening_episodes if is_on_policy(config) else taking_batches
     config.env_runners(env_runner_cls=storing(env_runner))

@@ -9,9 +9,10 @@ import numpy as np
 
 from conduit.batch import Batch
 from conduit.rllib.n_steps import transitions
+from conduit.rllib.sequences import BEGINS
 from conduit_store.arrays import Array
 
-__all__ = ["Deliveries", "Delivery"]
+__all__ = ["Deliveries", "Delivery", "begin"]
 
 _NAMES = {"action": "actions", "reward": "rewards", "terminated": "terminateds", "truncated": "truncateds",
           "weights": "weights", "n_step": "n_step", "obs": "obs", "next_obs": "new_obs"}  # fmt: skip
@@ -20,15 +21,27 @@ _NAMES = {"action": "actions", "reward": "rewards", "terminated": "terminateds",
 class Delivery:
     """A batch of one module, or a learner's share of it. Pickled, its columns go along."""
 
-    __slots__ = ("_columns", "_n", "_parts")
+    __slots__ = ("_columns", "_n", "_parts", "_stacks")
 
     def __init__(
-        self, batch: Batch, *, steps: Array | None = None, gamma: float = 1.0, parts: tuple[int, int] = (0, 1)
+        self,
+        batch: Batch | dict[str, Array],
+        *,
+        steps: Array | None = None,
+        gamma: float = 1.0,
+        parts: tuple[int, int] = (0, 1),
+        stacks: Mapping[str, Any] | None = None,
     ) -> None:
-        """`steps`: of each row's return, where `batch` has sequences. `parts`: every so manieth row, from which on."""
+        """`steps`: of each row's return, where `batch` has sequences. `parts`: every so manieth row, from which on.
+
+        Of a recurrent module `batch` is what `sequences` made, and a row a sequence. `stacks`: tensors in place of
+        columns of `batch`.
+        """
+        self._stacks = stacks or {}
         first, of = self._parts = parts
-        self._n = len(range(first, len(batch), of))
-        self._columns = transitions(batch, steps, gamma) if steps is not None else batch
+        n = len(batch) if isinstance(batch, Batch) else len(batch["reward"])
+        self._n = len(range(first, n, of))
+        self._columns = batch if steps is None or not isinstance(batch, Batch) else transitions(batch, steps, gamma)
 
     def __len__(self) -> int:
         return self._n
@@ -47,7 +60,8 @@ class Delivery:
 
         found = self._columns
         if isinstance(found, Batch):
-            flat: dict[str, Any] = found.torch(without=("discount",))  # RLlib computes its own
+            flat: dict[str, Any] = found.torch(without=("discount", *self._stacks))  # RLlib computes its own discount
+            flat |= self._stacks
         else:
             flat = {name: torch.from_numpy(values) for name, values in found.items()}
         first, of = self._parts
@@ -57,9 +71,9 @@ class Delivery:
         for name, tensor in flat.items():
             top, _, rest = name.partition("/")
             if rest:
-                _nest(columns, _NAMES[top], rest, tensor)
+                _nest(columns, _NAMES.get(top, top), rest, tensor)
             else:
-                columns[_NAMES[name]] = tensor
+                columns[_NAMES.get(name, name)] = tensor
         columns["rewards"] = columns["rewards"].float()
         columns["n_step"] = columns["n_step"].long()
         return columns
@@ -72,7 +86,10 @@ class Delivery:
         found = self._columns
         names = [name for name in found if name != "discount"]
         first, of = self._parts
-        sent = {name: np.ascontiguousarray(found[name][first::of]) for name in names}
+        sent = {
+            name: np.ascontiguousarray((self._stacks[name].numpy() if name in self._stacks else found[name])[first::of])
+            for name in names
+        }
         if isinstance(found, Batch):
             sent["weights"] = np.ascontiguousarray(found.weights[first::of])
         return _received, (sent, self._n)
@@ -106,15 +123,39 @@ def _training_data(modules: Mapping[str, Delivery]) -> Any:
     from ray.rllib.core.learner.training_data import TrainingData
     from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
-    batches = {name: SampleBatch(delivery.columns()) for name, delivery in modules.items()}  # type: ignore[no-untyped-call]
-    return TrainingData(batch=MultiAgentBatch(batches, env_steps=sum(map(len, modules.values()))))
+    batches: dict[str, Any] = {}
+    steps = 0
+    for name, delivery in modules.items():
+        columns = delivery.columns()
+        lengths = columns.get("seq_lens")
+        steps += len(delivery) if lengths is None else int(lengths.sum())
+        batches[name] = SampleBatch(columns, _zero_padded=lengths is not None)  # type: ignore[no-untyped-call]
+    return TrainingData(batch=MultiAgentBatch(batches, env_steps=steps))
+
+
+def begin(columns: Any, module: Any) -> None:
+    """Where sequences begin episodes, their state in becomes the module's initial one. Nothing where there are none."""
+    begins = columns.pop(BEGINS, None)
+    if begins is None:
+        return
+    _fill(columns["state_in"], begins, module.get_initial_state())
+
+
+def _fill(given: Any, rows: Any, value: Any) -> None:
+    import torch
+
+    if isinstance(given, Mapping):
+        for key, below in given.items():
+            _fill(below, rows, value[key])
+    else:
+        given[rows] = torch.as_tensor(value, dtype=given.dtype)
 
 
 def _received(columns: dict[str, Array], n: int) -> Delivery:
     """A delivery in the learner's process. Ray's arrays are read-only, and torch wants none of those: copied."""
     delivery = Delivery.__new__(Delivery)
     delivery._columns = {name: values.copy() for name, values in columns.items()}
-    delivery._n, delivery._parts = n, (0, 1)
+    delivery._n, delivery._parts, delivery._stacks = n, (0, 1), {}
     return delivery
 
 

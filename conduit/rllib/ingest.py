@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conduit import rows, samplers, windows
+from conduit.rllib.frames import Frames
 from conduit.rllib.n_steps import most
+from conduit.rllib.sequences import EXTRA, STATE
 from conduit.store import Store
 from conduit.table import Table
 from conduit_store.arrays import Array
-from conduit_store.errors import AppendTimeout, LockTimeout, NameTaken, StoreClosed, UnknownTable
+from conduit_store.errors import AppendTimeout, ConfigError, LockTimeout, NameTaken, StoreClosed, UnknownTable
 from conduit_store.schema import Column, Schema
 from conduit_store.values import as_rows
 
@@ -39,10 +41,17 @@ class Address(NamedTuple):
     mean_episode_length: float
     seed: int
     table_name: str = "replay"
+    max_seq_len: int = 0  # of a recurrent module; 0 for others
+    frames: Frames | None = None  # of observations that are stacks
+    burn_in: int = 0  # steps of a sequence that nothing is learnt from: shorter ones are not drawn
 
     @property
     def window(self) -> windows.Window:
         """What a row is drawn with."""
+        if self.max_seq_len:
+            return windows.Sequence(self.max_seq_len, burn_in=1)
+        if isinstance(self.n_step, int) and self.frames is not None:
+            return windows.FrameStack(self.frames.stack, self.n_step, self.gamma)
         if isinstance(self.n_step, int):
             return windows.NStep(self.n_step, self.gamma)
         return windows.Sequence(most(self.n_step))
@@ -134,6 +143,12 @@ class FragmentWriter:
                 continue
             ended = bool(episode.is_terminated or episode.is_truncated)
             columns = _columns(episode, steps, self._reward_dtype)
+            if self._address.max_seq_len:
+                columns |= _extra(episode)
+            if self._address.frames is not None:
+                if "obs" not in columns:
+                    raise ConfigError("observations are nested, and frames= is for those that are one array")
+                columns["obs"] = self._address.frames.newest(columns["obs"], episode.id_ not in self._chains)
             if self._native is None:
                 self._open(columns)
             chain = self._chain_of(episode.id_, parts)
@@ -153,7 +168,9 @@ class FragmentWriter:
 
     def _step(self, episode: Any) -> bool:
         """One step of the only episode there is, in one native call. False: nothing was done, take the usual way."""
-        if self._native is None or self._ongoing > 1 or episode.id_ not in self._chains or len(episode) != 1:
+        if self._native is None or self._ongoing > 1 or self._address.max_seq_len or self._address.frames is not None:
+            return False
+        if episode.id_ not in self._chains or len(episode) != 1:
             return False
         if episode.is_terminated or episode.is_truncated:
             return False
@@ -187,6 +204,11 @@ class FragmentWriter:
             self._native.close()
 
     def _open(self, columns: Mapping[str, Array]) -> None:
+        if self._address.max_seq_len and not any(name.startswith(STATE) for name in columns):
+            raise ConfigError(
+                "the first steps have no recurrent state ('state_out'), and a table has the columns of its first rows: "
+                "random actions come from no module. Sample with the module first"
+            )
         table = self._address.table(self._store, _schema(columns))
         self._table = table
         self._native = rows.native_writer(table._native, table.spec, self._ongoing)
@@ -264,6 +286,12 @@ def _columns(episode: Any, steps: int, reward_dtype: type[Any]) -> dict[str, Arr
         "terminated": terminated,
         "truncated": truncated,
     }
+
+
+def _extra(episode: Any) -> dict[str, Array]:
+    """What the module put out at each step, recurrent states among it."""
+    outputs = {str(name): _turned(_data(buffer)) for name, buffer in episode.extra_model_outputs.items()}
+    return {EXTRA + name: np.asarray(values) for name, values in Schema.flatten(outputs).items()}
 
 
 def _data(buffer: Any) -> Any:

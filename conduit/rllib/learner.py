@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from conduit.rllib.agents import AgentsReplay
-from conduit.rllib.delivery import Deliveries, Delivery
+from conduit.rllib.delivery import Deliveries, Delivery, begin
 from conduit.rllib.episodes import opened
 from conduit.rllib.replay import Replay
 from conduit.rllib.rollouts import QueueAddress
@@ -40,6 +40,8 @@ class BatchLearner:
 
     def _from_delivery(self, delivery: Delivery | Deliveries) -> Any:
         training_data = delivery.training_data(next(iter(self.module.keys())))  # type: ignore[attr-defined]
+        for name, columns in training_data.batch.policy_batches.items():
+            begin(columns, self.module[name])  # type: ignore[attr-defined]
         self._conduit_batch = training_data.batch
         return training_data
 

@@ -39,7 +39,8 @@ class Cell:
     """What is trained, with RLlib's defaults.
 
     `algorithm`: "dqn" (CartPole-v1), "sac" or "tqc" (Pendulum-v1), all prioritized; "ppo" (CartPole-v1), whose train
-    batch is collected anew for each step, in minibatches of 128, four epochs.
+    batch is collected anew for each step, in minibatches of 128, four epochs. "dqn-pong": stacks of four images of
+    84x84, prioritized, four steps of each env runner a training step; `width` is of one layer behind the convolutions.
     """
 
     algorithm: str
@@ -55,11 +56,11 @@ class Cell:
     @property
     def warm(self) -> int:
         """Learning steps before anything counts."""
-        return WARM_LONG if self.algorithm == "ppo" else WARM_STEPS
+        return WARM_LONG if self.algorithm in ("ppo", "dqn-pong") else WARM_STEPS
 
     def estimate_s(self, steps: int) -> float:
         """Seconds that the cell takes, roughly; the progress corrects it by what earlier cells took."""
-        weight = {"dqn": 1.0, "sac": 2.0, "tqc": 2.5, "ppo": 12.0}[self.algorithm]
+        weight = {"dqn": 1.0, "sac": 2.0, "tqc": 2.5, "ppo": 12.0, "dqn-pong": 60.0}[self.algorithm]
         each_ms = weight * (18 + 0.07 * self.batch) + 8 * bool(self.runners)
         return 10 + 2 * FILL_STEPS * 0.003 + (self.warm + steps) * each_ms / 1e3
 
@@ -74,12 +75,15 @@ class Plan:
 
 
 _BATCHES = {"dqn": (32, 256, 512), "sac": (32, 256, 512), "tqc": (256,), "ppo": (512,)}
-GRID = tuple(
-    Cell(algorithm, batch, width, runners)
-    for algorithm, batches in _BATCHES.items()
-    for batch in batches
-    for width in (64, 256)
-    for runners in (0, 2)
+GRID = (
+    *(
+        Cell(algorithm, batch, width, runners)
+        for algorithm, batches in _BATCHES.items()
+        for batch in batches
+        for width in (64, 256)
+        for runners in (0, 2)
+    ),
+    Cell("dqn-pong", 32, 256, 2),
 )
 QUICK = (Cell("dqn", 32, 256, 0), Cell("dqn", 256, 256, 0), Cell("sac", 256, 256, 0), Cell("dqn", 32, 256, 2))
 QUICK_PLAN = Plan(steps=200, rounds=4)
@@ -107,8 +111,15 @@ def config_of(cell: Cell, side: str, *, seed: int, piece: int = PIECE_STEPS) -> 
 
     import conduit.rllib
 
-    kinds: dict[str, Any] = {"dqn": DQNConfig, "sac": SACConfig, "tqc": TQCConfig, "ppo": PPOConfig}
-    config = kinds[cell.algorithm]().environment("CartPole-v1" if cell.algorithm in ("dqn", "ppo") else "Pendulum-v1")
+    kinds: dict[str, Any] = {"sac": SACConfig, "tqc": TQCConfig, "ppo": PPOConfig}
+    environments: dict[str, Any] = {"dqn": "CartPole-v1", "ppo": "CartPole-v1"}
+    attached: dict[str, Any] = {"host_memory": "512MiB"}
+    if cell.algorithm == "dqn-pong":
+        from conduit.rllib import pong
+
+        environments["dqn-pong"] = pong.Pong
+        attached["frames"] = pong.FRAMES
+    config = kinds.get(cell.algorithm, DQNConfig)().environment(environments.get(cell.algorithm, "Pendulum-v1"))
     config.training(train_batch_size_per_learner=cell.batch)
     if cell.algorithm == "ppo":
         config.training(minibatch_size=128, num_epochs=4)
@@ -116,12 +127,18 @@ def config_of(cell: Cell, side: str, *, seed: int, piece: int = PIECE_STEPS) -> 
     else:
         config.training(num_steps_sampled_before_learning_starts=FILL_STEPS)
         piece *= max(1, cell.runners)
-    config.rl_module(model_config={"fcnet_hiddens": [cell.width, cell.width]})
+    if cell.algorithm == "dqn-pong":
+        config.training(replay_buffer_config={**config.replay_buffer_config, "capacity": 20_000})
+        config.env_runners(rollout_fragment_length=4)
+        config.rl_module(model_config={"head_fcnet_hiddens": [cell.width]})
+        piece *= 4
+    else:
+        config.rl_module(model_config={"fcnet_hiddens": [cell.width, cell.width]})
     config.env_runners(num_env_runners=cell.runners)
     config.reporting(min_sample_timesteps_per_iteration=piece, min_time_s_per_iteration=0)
     config.fault_tolerance(restart_failed_env_runners=False)  # one that dies fails the cell; Ray's core warns otherwise
     config.debugging(seed=seed)
-    return conduit.rllib.attach(config, host_memory="512MiB") if side == "conduit" else config
+    return conduit.rllib.attach(config, **attached) if side == "conduit" else config
 
 
 class Turns:

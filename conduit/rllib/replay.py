@@ -11,12 +11,15 @@ import numpy as np
 from conduit.batch import Batch
 from conduit.loader import Loader
 from conduit.rllib.delivery import Delivery
+from conduit.rllib.frames import Prepared
 from conduit.rllib.ingest import Address, Fragment, FragmentWriter
 from conduit.rllib.n_steps import drawn_steps
 from conduit.rllib.saved import append_saved, saved_rows
+from conduit.rllib.sequences import chosen, sequences
 from conduit.samplers import Prioritized
 from conduit.store import Store
 from conduit.table import Table
+from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, SampleTimeout, ShapeMismatch, UnknownTable
 from conduit_store.schema import Schema
 
@@ -24,6 +27,7 @@ __all__ = ["Delivering", "PrioritizedReplay", "Replay"]
 
 _LEAST_PRIORITY = 1e-12  # as in RLlib's buffer: a TD error of 0 does not make a row unreachable
 _ONGOING = 256  # episodes that the driver itself can have in hand
+_SHORT = 10_000  # draws of sequences, one after the other, all of them too short to learn from
 
 
 class Delivering(NamedTuple):
@@ -100,30 +104,68 @@ class Replay:
             SampleTimeout: nothing can be drawn; says what is missing.
         """
         address = self.address
-        if n_step not in (None, address.n_step) or gamma not in (None, address.gamma) or batch_length_T:
+        length = batch_length_T or 0
+        if n_step not in (None, address.n_step) or gamma not in (None, address.gamma) or length != address.max_seq_len:
             raise ConfigError(
                 f"sample(n_step={n_step}, gamma={gamma}, batch_length_T={batch_length_T}): this replay was made for "
-                f"n_step={address.n_step}, gamma={address.gamma} and single windows. Set them before build_algo()"
+                f"n_step={address.n_step}, gamma={address.gamma} and sequences of {address.max_seq_len} steps. Set "
+                "them before build_algo()"
             )
         if num_items is None:
             raise ConfigError("sample() needs num_items, the rows of a batch")
         if beta is not None:
             self._set_beta(beta)
-        batch = self._draw(num_items)
+        if address.max_seq_len:
+            return self._sequences(num_items)
+        prepared = self._draw(num_items)
         steps = None
         if not isinstance(address.n_step, int):
-            steps = drawn_steps(address.n_step, len(batch), address.seed, self._batches)
-        self._delivered += len(batch)
+            steps = drawn_steps(address.n_step, num_items, address.seed, self._batches)
+        self._delivered += num_items
         self._batches += 1
-        return self._shares(batch, steps)
+        return self._shares(prepared, steps)
 
-    def _shares(self, batch: Batch, steps: Any) -> list[Delivery]:
+    def _shares(self, prepared: Prepared, steps: Any) -> list[Delivery]:
         """A batch in equal shares, and its keys in the order in which learners report their errors."""
-        of = self._learners
+        of, (batch, stacks) = self._learners, prepared
         self._keys = batch.keys if of == 1 else np.concatenate([batch.keys[i::of] for i in range(of)])
-        return [Delivery(batch, steps=steps, gamma=self.address.gamma, parts=(i, of)) for i in range(of)]
+        return [
+            Delivery(batch, steps=steps, gamma=self.address.gamma, parts=(i, of), stacks=stacks) for i in range(of)
+        ]
 
-    def _draw(self, n: int) -> Batch:
+    def _sequences(self, num_items: int) -> list[Delivery]:
+        """Sequences, one after the other, until they have `num_items` steps, each counted with one more as RLlib does.
+
+        All learners get as many. As there, one is drawn again that is not longer than the burn-in.
+        """
+        of, length = self._learners, self.address.max_seq_len
+        parts: list[dict[str, Array]] = []
+        lengths = np.zeros(0, np.int64)
+        while True:
+            part = sequences(self._draw(-(-num_items // (length + 1))).batch)
+            parts.append(part)
+            lengths = np.concatenate([lengths, part["seq_lens"]])
+            rows = np.flatnonzero(lengths > self.address.burn_in)
+            needed = int(np.searchsorted(np.cumsum(lengths[rows] + 1), num_items)) + 1
+            needed = -(-needed // of) * of
+            if needed <= len(rows):
+                break
+            if not len(rows) and len(lengths) >= _SHORT:
+                raise SampleTimeout(
+                    f"{len(lengths)} sequences were drawn, and none is longer than burn_in_len={self.address.burn_in}: "
+                    "episodes are shorter. Lower it"
+                )
+        self._delivered += num_items
+        self._batches += 1
+        made = chosen(parts, rows[:needed])
+        return [Delivery(made, parts=(i, of)) for i in range(of)]
+
+    def _prepared(self, batch: Batch) -> Prepared:
+        """In a thread of the loader: what can be done before the batch is asked for."""
+        frames = self.address.frames
+        return Prepared(batch, {}) if frames is None else frames.prepared(batch)
+
+    def _draw(self, n: int) -> Prepared:
         try:
             table = self.table
         except UnknownTable:
@@ -134,11 +176,12 @@ class Replay:
         if loader is None or loader.settings.batch_size != n:
             self._close_loader()
             prefetch, drift, timeout = self._delivery
+            transform = None if self.address.frames is None else self._prepared
             loader = self._loader = table.loader(
-                n, prefetch=prefetch, max_priority_drift=drift, timeout=timeout, stream=0
+                n, prefetch=prefetch, max_priority_drift=drift, timeout=timeout, stream=0, transform=transform
             )
-        batch: Batch = loader.next()
-        return batch
+        found = loader.next()
+        return found if isinstance(found, Prepared) else Prepared(found, {})
 
     def _close_loader(self) -> None:
         if self._loader is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ __all__ = ["EpisodeWriter", "QueueAddress", "Rollouts"]
 logger = logging.getLogger("conduit")
 
 QUEUE = "episodes"  # and a module's name behind it, where there are several
+_BUNDLES = 4  # of episodes that are appended at once, the queue has room for so many
 
 
 class QueueAddress(NamedTuple):
@@ -53,6 +55,14 @@ class QueueAddress(NamedTuple):
             return store.queue(name)
 
 
+class _Episode(NamedTuple):
+    """An episode on its way into a queue."""
+
+    handle: StoredEpisode  # which knows its rows once they are there
+    columns: dict[str, Array]
+    rows: int
+
+
 class EpisodeWriter:
     """Writes the episodes that an env runner returns. For one thread of one process."""
 
@@ -62,6 +72,7 @@ class EpisodeWriter:
         self._origin = Origin(store.name, address.runtime_dir, address.opens_on_arrival)
         self._queues: dict[str, Queue] = {}
         self._forms: dict[str, tuple[Any, Any, bytes]] = {}
+        self._bundles: dict[tuple[Any, ...], list[_Episode]] = {}  # alike, and not appended yet
 
     def write(self, episodes: Sequence[Any]) -> list[Any]:
         """Append the steps of RLlib's episodes; return a handle for each.
@@ -73,7 +84,10 @@ class EpisodeWriter:
             CapacityError: an episode is longer than the queue. MissingColumn, UnknownColumn, DtypeMismatch,
             ShapeMismatch: it has other contents than the first that was written.
         """
-        return [self._several(e) if hasattr(e, "agent_episodes") else self._one(e, QUEUE) for e in episodes]
+        handles = [self._several(e) if hasattr(e, "agent_episodes") else self._one(e, QUEUE) for e in episodes]
+        for bundle in self._bundles.values():
+            self._flush(bundle)
+        return handles
 
     def _several(self, episode: Any) -> StoredEpisodes:
         agents = {
@@ -95,18 +109,37 @@ class EpisodeWriter:
         columns = columns_of(episode, form)
         lookback = episode.observations.lookback
         n = lookback + steps + 1
-        padded = _padded(columns, n)
-        if padded is None:
+        if any(n - len(values) not in (0, 1) for values in columns.values()):
             return episode
+        form_bytes = self._form(name, episode, form)
+        handle = StoredEpisode(self._origin, name, (), steps, lookback, form_bytes, kept_of(episode))
+        alike = (name, *((key, values.dtype, values.shape[1:]) for key, values in columns.items()))
+        bundle = self._bundles.setdefault(alike, [])
+        if sum(other.rows for other in bundle) + n > self._address.max_size // _BUNDLES:
+            self._flush(bundle)
+        bundle.append(_Episode(handle, columns, n))
+        return handle
+
+    def _flush(self, bundle: list[_Episode]) -> None:
+        """Append episodes that are alike at once, and tell their handles where they are."""
+        if not bundle:
+            return
+        waiting, bundle[:] = list(bundle), []
+        name = waiting[0].handle.queue
+        names = waiting[0].columns
+        rows = {key: _joined([(episode.columns[key], episode.rows) for episode in waiting]) for key in names}
         queue = self._queues.get(name)
         if queue is None:
-            schema = Schema.from_example({key: values[0] for key, values in padded.items()})
+            schema = Schema.from_example({key: values[0] for key, values in rows.items()})
             queue = self._queues[name] = self._address.queue(self._store, name, schema)
-        keys = self._append(queue, padded)
-        runs = _runs(keys)
-        return StoredEpisode(
-            self._origin, name, runs, steps, lookback, self._form(name, episode, form), kept_of(episode)
-        )
+        keys = self._append(queue, rows)
+        breaks = (np.flatnonzero(np.diff(keys) != 1) + 1).tolist()  # where a block ends
+        first = 0
+        for episode in waiting:
+            behind = first + episode.rows
+            edges = [first, *(at for at in breaks if first < at < behind), behind]
+            episode.handle.runs = tuple((int(keys[a]), b - a) for a, b in itertools.pairwise(edges))
+            first = behind
 
     def _append(self, queue: Queue, columns: dict[str, Array]) -> Any:
         try:
@@ -151,22 +184,13 @@ class Rollouts:
         self.store.close()
 
 
-def _padded(columns: dict[str, Array], n: int) -> dict[str, Array] | None:
-    """All columns with n rows: but for observations, zeros are behind the last. None where lengths are others."""
-    padded: dict[str, Array] = {}
-    for name, values in columns.items():
-        if len(values) == n:
-            padded[name] = values
-        elif len(values) == n - 1:
-            padded[name] = np.concatenate([values, np.zeros((1, *values.shape[1:]), values.dtype)])
-        else:
-            return None
-    return padded
-
-
-def _runs(keys: Any) -> tuple[tuple[int, int], ...]:
-    """Keys that follow each other, as (first, how many)."""
-    breaks = np.flatnonzero(np.diff(keys) != 1) + 1
-    starts = [0, *breaks.tolist()]
-    ends = [*breaks.tolist(), len(keys)]
-    return tuple((int(keys[a]), b - a) for a, b in zip(starts, ends, strict=True))
+def _joined(parts: list[tuple[Array, int]]) -> Array:
+    """Columns of episodes, one behind the other, each with its number of rows: where one is missing, it is zeros."""
+    first = parts[0][0]
+    zeros = np.zeros((1, *first.shape[1:]), first.dtype)
+    pieces: list[Array] = []
+    for values, n in parts:
+        pieces.append(values)
+        if len(values) < n:
+            pieces.append(zeros)
+    return np.concatenate(pieces) if len(pieces) > 1 else first

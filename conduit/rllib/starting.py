@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from conduit.rllib.agents import AgentsAddress, AgentsReplay
 from conduit.rllib.env_runner import StoringEnvRunner
+from conduit.rllib.frames import Frames
 from conduit.rllib.ingest import Address
 from conduit.rllib.learner import BatchLearner, EpisodeLearner
 from conduit.rllib.replay import Delivering, PrioritizedReplay, Replay
 from conduit.rllib.rollouts import QueueAddress, Rollouts
-from conduit.rllib.support import buffer_type, check, is_on_policy
+from conduit.rllib.support import buffer_type, check, check_recurrent, is_on_policy
 from conduit.samplers import Prioritized, Uniform
 from conduit.store import Store
 from conduit_store.errors import ConfigError
@@ -27,6 +28,7 @@ class Settings(NamedTuple):
     max_size: int | None
     mean_episode_length: float
     delivering: Delivering
+    frames: Frames | None = None
 
 
 def on_algorithm_init(settings: Settings, *, algorithm: Any, **_: Any) -> None:
@@ -56,8 +58,16 @@ def _start_replay(settings: Settings, algorithm: Any, store: Store) -> None:
         gamma=config.gamma,
         max_writers=config.num_env_runners + 2,
         mean_episode_length=settings.mean_episode_length,
+        frames=settings.frames,
         seed=config.seed or 0,
     )
+    if algorithm.env_runner.module is not None and algorithm.env_runner.module.is_stateful():
+        check_recurrent(config)
+        if settings.frames is not None:
+            raise ConfigError("frames= with a recurrent module is not covered: such a module needs no stacks")
+        each = each._replace(
+            max_seq_len=config.model_config["max_seq_len"], burn_in=getattr(config, "burn_in_len", 0)
+        )
     saved, learners = bool(config.store_buffer_in_checkpoints), max(1, config.num_learners)
     address = AgentsAddress(each) if config.is_multi_agent else each
     kind: Any = AgentsReplay if config.is_multi_agent else PrioritizedReplay if prioritized else Replay

@@ -15,14 +15,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "integration" / "rllib"  # its files import ray, so they are read here and not imported
 
-SOURCES = [(FOLDER / name).read_text() for name in ("exact.py", "on_policy.py", "behaviour.py")]
+SOURCES = [(FOLDER / name).read_text() for name in ("exact.py", "on_policy.py", "offline.py", "behaviour.py")]
 EXACT = [f"exact_{name}" for source in SOURCES for name in re.findall(r'^    "(\w+)": lambda: exact', source, re.M)]
 BEHAVIOUR = [name for source in SOURCES for name in re.findall(r"^def (\w+)\(\) -> None:", source, re.M)]
 FLOWS = [name for source in SOURCES for name in re.findall(r'^    "(\w+)": lambda: flows', source, re.M)]
 # Processes start, which takes each ten seconds, and some die: minutes.
 SLOW = (
-    "remote_runners", "tune_trials", "crash", "exact_dqn_learners", "exact_sac_learners", "exact_ppo_remote",
-    "exact_ppo_learners", *FLOWS,
+    "remote_runners", "tune_trials", "crash", "exact_dqn_learners", "exact_dqn_lstm_learners", "exact_sac_learners",
+    "exact_ppo_remote", "exact_ppo_learners", *FLOWS,
 )  # fmt: skip
 QUICK = [name for name in (*EXACT, *BEHAVIOUR) if name not in SLOW]
 
@@ -67,5 +67,5 @@ def test_rllib_with_processes(name: str) -> None:
 
 def test_every_scenario_is_run() -> None:
     assert set(SLOW) < {*BEHAVIOUR, *EXACT, *FLOWS}
-    assert len(EXACT) == 24
-    assert len(FLOWS) == 2
+    assert len(EXACT) == 31
+    assert len(FLOWS) == 3

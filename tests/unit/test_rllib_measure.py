@@ -41,7 +41,7 @@ def line(plan: Plan | None = None) -> dict[str, Any]:
 
 class TestCells:
     def test_the_grid(self) -> None:
-        assert len(GRID) == len({cell.name for cell in GRID}) == 32
+        assert len(GRID) == len({cell.name for cell in GRID}) == 33
         assert set(QUICK) <= set(GRID)
         assert GRID[0].name == "dqn/32/64x64/0"
 

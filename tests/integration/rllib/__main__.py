@@ -12,13 +12,15 @@ import ray
 
 from conduit import gc
 from conduit_transport import names as runtime_names
-from tests.integration.rllib import behaviour, exact, on_policy
+from tests.integration.rllib import behaviour, exact, offline, on_policy
 
-EXACT = exact.SCENARIOS | exact.LEARNERS | on_policy.SCENARIOS | on_policy.PROCESSES
+EXACT = exact.SCENARIOS | exact.LEARNERS | on_policy.SCENARIOS | on_policy.PROCESSES | offline.SCENARIOS
 SCENARIOS = {
     **{f"exact_{name}": run for name, run in EXACT.items()},
     **behaviour.SCENARIOS,
     **on_policy.FLOWS,
+    **offline.BEHAVIOUR,
+    **offline.FLOWS,
 }
 
 

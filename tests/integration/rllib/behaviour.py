@@ -17,9 +17,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import ray
+import torch
 from ray.rllib.algorithms.bc import BCConfig
 from ray.rllib.algorithms.cql import CQLConfig
 from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.env_to_module import FlattenObservations
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
@@ -27,12 +29,13 @@ import conduit
 import conduit.gc
 import conduit.rllib
 from conduit.rllib.ingest import Address
+from conduit.rllib.pong import FRAMES, Pong
 from conduit.rllib.replay import Delivering, Replay
 from conduit.samplers import Uniform
 from conduit.table import Table
 from conduit_store.arrow import to_numpy
 from conduit_transport import names
-from tests.integration.rllib.exact import SEVERAL, agents, dqn
+from tests.integration.rllib.exact import SEVERAL, agents, dqn, recurrent
 
 
 def short(config: Any, steps: int = 100, **replay: Any) -> Any:
@@ -102,6 +105,77 @@ def several_agents_train() -> None:
     assert {name: len(own) for name, own in again.local_replay_buffer.modules.items()} == stored
     again.train()
     again.stop()
+
+
+def recurrent_trains() -> None:
+    """Sequences of a recurrent module: as many as RLlib would draw, none as short as the burn-in; learnt from."""
+    config = short(recurrent(burn_in_len=2, train_batch_size_per_learner=40))
+    algo = conduit.rllib.attach(config, host_memory="64MiB").build_algo()
+    for _ in range(3):
+        algo.train()
+    result: Any = algo.train()
+    replay = algo.local_replay_buffer
+    assert len(replay) == result["num_env_steps_sampled_lifetime"] >= 400
+    assert result["learners"]["default_policy"]["qf_loss"] > 0
+    for _ in range(20):
+        (delivery,) = replay.sample(40, n_step=1, batch_length_T=5)
+        lengths = delivery.columns()["seq_lens"].numpy()
+        counted = np.cumsum(lengths + 1)
+        assert counted[-1] >= 40 > counted[-2]
+        assert lengths.min() > 2
+    with pytest.raises(conduit.ConfigError, match="sequences of 5 steps"):
+        replay.sample(40, n_step=1, batch_length_T=7)
+    assert sorted(replay.table.schema.names)[:3] == ["action", "extra/state_out/c", "extra/state_out/h"]
+    replay.table.verify()
+    algo.stop()
+
+
+def pong() -> None:
+    """Images of a real environment: a frame a step is stored, of a byte a pixel, and stacks come out as they were."""
+    config = DQNConfig().environment(Pong).debugging(seed=1).env_runners(rollout_fragment_length=4)
+    config.training(num_steps_sampled_before_learning_starts=60, train_batch_size_per_learner=8)
+    config.training(replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 2_000})
+    config.rl_module(model_config={"conv_filters": [[4, 8, 8], [8, 4, 4]], "head_fcnet_hiddens": [8]})
+    config.reporting(min_sample_timesteps_per_iteration=64, min_time_s_per_iteration=0)
+    algo = conduit.rllib.attach(config, host_memory="64MiB", frames=FRAMES).build_algo()
+    seen: list[Any] = []
+    write = algo.env_runner._conduit_writer.write
+    algo.env_runner._conduit_writer.write = lambda episodes: (
+        seen.extend(obs for e in episodes for obs in e.to_numpy().get_observations(slice(0, len(e)))) or write(episodes)
+    )
+    result: Any = algo.train()
+    assert result["learners"]["default_policy"]["qf_loss"] > 0
+    replay = algo.local_replay_buffer
+    columns = replay.sample(8)[0].columns()
+    known = {obs.tobytes() for obs in seen}
+    assert len(known) > 50
+    assert all(obs.numpy().tobytes() in known for obs in columns["obs"])
+    assert columns["obs"].dtype == columns["new_obs"].dtype == torch.float32
+    metrics = replay.store.metrics().tables["replay"]
+    assert metrics.data_bytes + metrics.index_bytes < 8_192 * 2_000
+    algo.stop()
+
+
+def frames_are_checked() -> None:
+    """Observations that are no stacks, of other numbers or of another begin are refused by name."""
+    frames = conduit.rllib.Frames(3, scale=1 / 128, offset=-1.0)
+    random = np.random.default_rng(1)
+    levels = random.integers(0, 256, (6, 5, 5)).astype(np.float32)
+    images = [image / np.float32(128) - np.float32(1) for image in levels]
+    images = [images[0], images[0], *images]
+    stacks = np.stack([np.stack(images[i : i + 3], axis=-1) for i in range(6)])
+    assert frames.newest(stacks, begins=True).dtype == np.uint8
+    assert np.array_equal(frames.newest(stacks[2:], begins=False) / 128 - 1, stacks[2:, ..., -1])
+    for given, begins, word in (
+        (stacks[2:], True, "over and over"),
+        (stacks[::2], False, "moved on by one"),
+        (stacks[..., :2], False, "no last axis of 3"),
+        (stacks + np.float32(1e-3), False, "no byte"),
+    ):
+        with pytest.raises(conduit.ConfigError, match=word):
+            frames.newest(given, begins=begins)
+    with pytest.raises(conduit.ConfigError, match="without replay"):
+        conduit.rllib.attach(PPOConfig().environment("CartPole-v1"), frames=frames)
 
 
 def evicts() -> None:
@@ -276,10 +350,14 @@ def refuses() -> None:
     """What is not covered is named at once."""
     cases = [
         (BCConfig().environment("CartPole-v1"), "BC"),
-        (CQLConfig().environment("Pendulum-v1"), "CQL"),
+        (CQLConfig().environment("Pendulum-v1"), "input_"),
+        (CQLConfig().offline_data(input_=["a", "b"]), "several paths"),
+        (CQLConfig().offline_data(input_="a").training(n_step=3), "n_step=3"),
+        (dqn().offline_data(input_="a"), "offline data"),
         (dqn(store_buffer_in_checkpoints=True).learners(num_learners=1), "num_learners=1"),
         (dqn().env_runners(create_local_env_runner=False, num_env_runners=1), "create_local_env_runner"),
-        (dqn().rl_module(model_config={"use_lstm": True}), "recurrent"),
+        (dqn().rl_module(model_config={"use_lstm": True}), "prioritized replay with a recurrent"),
+        (dqn(n_step=2).rl_module(model_config={"use_lstm": True}), "n_step=2"),
         (dqn(replay_buffer_config={"type": "MultiAgentEpisodeReplayBuffer", "capacity": 10}), "MultiAgent"),
         (dqn().learners(learner_connector=lambda *_: []), "learner connector"),
         (3, "int"),
@@ -385,7 +463,9 @@ def tune_trials() -> None:
 
 SCENARIOS = {
     f.__name__: f
-    for f in (trains, several_agents_train, evicts, checkpoints, checkpoints_without_replay, flattened_observations,
-              nested_observations, stops_within_episodes, evaluates, callbacks, refuses, remote_runners, tune_trials,
+    for f in (trains, several_agents_train, recurrent_trains, pong, frames_are_checked, evicts,
+              checkpoints, checkpoints_without_replay,
+              flattened_observations, nested_observations, stops_within_episodes, evaluates, callbacks, refuses,
+              remote_runners, tune_trials,
               crash)
 }  # fmt: skip

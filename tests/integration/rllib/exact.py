@@ -6,6 +6,7 @@ import copy
 from collections import defaultdict
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from ray.rllib.algorithms.dqn import DQNConfig
@@ -16,8 +17,10 @@ from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer
 from ray.rllib.utils.replay_buffers.utils import update_priorities_in_episode_replay_buffer
 
 import conduit.rllib
+from conduit.rllib import Frames
 from conduit.rllib.agents import AgentsReplay
-from conduit.rllib.delivery import Deliveries, Delivery
+from conduit.rllib.delivery import Deliveries, Delivery, begin
+from conduit.rllib.sequences import sequences
 
 STEPS = "num_env_steps_sampled_lifetime"
 
@@ -56,6 +59,42 @@ def learners(config: Any, n: int) -> Any:
     return config.learners(num_learners=n, num_cpus_per_learner=0)
 
 
+LSTM = {"use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 5, "fcnet_hiddens": [16]}
+
+
+def recurrent(**training: Any) -> Any:
+    return dqn(n_step=1, replay_buffer_config=UNIFORM, **training).rl_module(model_config=LSTM)
+
+
+class Levels(gym.Env):  # type: ignore[type-arg]
+    """Stacks of three images, each of a few bytes as byte / 128 - 1; episodes of 17 steps."""
+
+    observation_space = gym.spaces.Box(-1, 1, (10, 10, 3), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, config: Any = None) -> None:
+        self.random = np.random.default_rng(7)
+        self.frames: list[Any] = []
+
+    def _seen(self) -> Any:
+        image = self.random.integers(0, 256, (10, 10))
+        self.frames = [*self.frames[1:], image] if self.frames else [image] * 3
+        return (np.stack(self.frames, axis=-1) / 128 - 1).astype(np.float32)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.t, self.frames = 0, []
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self._seen(), float(self.t % 3), self.t == 17, False, {}
+
+
+def stacks(env: Any, **training: Any) -> Any:
+    model = {"conv_filters": [[4, 4, 2], [8, 5, 1]], "fcnet_hiddens": [8], "head_fcnet_hiddens": [8]}
+    return dqn(**training).environment(env).rl_module(model_config=model)
+
+
 UNIFORM = {"type": "EpisodeReplayBuffer", "capacity": 10_000}
 RAINBOW = {"num_atoms": 51, "v_min": -10.0, "v_max": 10.0, "noisy": True}
 
@@ -63,15 +102,16 @@ RAINBOW = {"num_atoms": 51, "v_min": -10.0, "v_max": 10.0, "noisy": True}
 class Twins:
     """A stock algorithm and one through Conduit, with the same parameters and the same experience."""
 
-    def __init__(self, make: Any, steps: int, envs: int = 1) -> None:
+    def __init__(self, make: Any, steps: int, envs: int = 1, **attached: Any) -> None:
         self.stock = make().env_runners(num_envs_per_env_runner=envs).build_algo()
-        self.ours = conduit.rllib.attach(make().env_runners(num_envs_per_env_runner=envs)).build_algo()
+        self.ours = conduit.rllib.attach(make().env_runners(num_envs_per_env_runner=envs), **attached).build_algo()
         self.groups = [algo.learner_group for algo in (self.stock, self.ours)]
         self.groups[1].set_state(self.groups[0].get_state())
         self.sampled = 0
         self.keys: dict[tuple[str, int], int] = {}  # of a step of an agent's episode
         ours = self.ours.local_replay_buffer
         self.several = isinstance(ours, AgentsReplay)
+        self.length = 0 if self.several else ours.address.max_seq_len  # of sequences, for recurrent modules
         self._collect(steps)
         self.replays: dict[str, Any] = ours.modules if self.several else {"default_policy": ours}
 
@@ -79,7 +119,7 @@ class Twins:
         orders: dict[str, list[tuple[str, int] | None]] = defaultdict(list)
         lengths: dict[str, int] = {}
         for _ in range(steps // 4):
-            episodes = self.stock.env_runner.sample(num_timesteps=4, random_actions=True)
+            episodes = self.stock.env_runner.sample(num_timesteps=4, random_actions=not self.length)
             self.stock.local_replay_buffer.add(episodes)
             self.ours.local_replay_buffer.add(episodes)
             for episode in (own for whole in episodes for own in getattr(whole, "agent_episodes", {0: whole}).values()):
@@ -105,8 +145,16 @@ class Twins:
         buffer, config = self.stock.local_replay_buffer, self.stock.config
         episodes = buffer.sample(
             num_items=n, n_step=config.n_step, gamma=config.gamma, beta=config.replay_buffer_config.get("beta"),
-            batch_length_T=0, lookback=0, min_batch_length_T=0, sample_episodes=True,
+            batch_length_T=self.length, lookback=int(self.length > 0), min_batch_length_T=config.burn_in_len
+            if self.length else 0, sample_episodes=True,
         )  # fmt: skip
+        if self.length:
+            if config.num_learners:  # RLlib sends the longest first
+                episodes = sorted(episodes, key=len, reverse=True)
+            keys = [self.keys[episode.id_, episode.t_started] for episode in episodes]
+            rows = self.replays["default_policy"].table.rows(np.array(keys, np.uint64))
+            of = max(1, config.num_learners)
+            return episodes, [Delivery(sequences(rows), parts=(i, of)) for i in range(of)]
         if isinstance(buffer, PrioritizedEpisodeReplayBuffer) and not self.several:
             # episodes of this buffer have names of their own
             triples = [buffer._indices[buffer._tree_idx_to_sample_idx[i]] for i in buffer._last_sampled_indices]
@@ -124,7 +172,7 @@ class Twins:
             batch = replay.table.rows(np.array([self.keys[names[i]] for i in own], np.uint64))
             batch.weights[:] = [episodes[i].extra_model_outputs["weights"][0] for i in own]
             steps = np.array([episodes[i].extra_model_outputs["n_step"][0] for i in own])
-            made[module] = replay._shares(batch, None if isinstance(config.n_step, int) else steps)
+            made[module] = replay._shares(replay._prepared(batch), None if isinstance(config.n_step, int) else steps)
         if not self.several:
             return episodes, made["default_policy"]
         return episodes, [Deliveries(dict(zip(made, of, strict=True))) for of in zip(*made.values(), strict=True)]
@@ -175,9 +223,9 @@ def differ(one: Any, other: Any) -> bool:
     return False
 
 
-def exact(make: Any, *, batch: int, updates: int = 10, envs: int = 1) -> None:
+def exact(make: Any, *, batch: int, updates: int = 10, envs: int = 1, **attached: Any) -> None:
     """Ten updates of both on the same draws; batches, TD errors, parameters and optimizer state compared."""
-    twins = Twins(make, 400, envs)
+    twins = Twins(make, 400, envs, **attached)
     try:
         before = copy.deepcopy(twins.state(0)["rl_module"])
         for i in range(updates):
@@ -190,6 +238,7 @@ def exact(make: Any, *, batch: int, updates: int = 10, envs: int = 1) -> None:
                 )
                 ours = drawn[0].training_data("default_policy").batch.policy_batches
                 for module in twins.replays:
+                    begin(ours[module], stock.module[module])
                     if twins.several:  # RLlib forgets that an episode was truncated where it was terminated as well
                         ours[module]["truncateds"] = ours[module]["truncateds"] & ~ours[module]["terminateds"]
                     same(dict(sorted(whole[module].items())), dict(sorted(ours[module].items())), f"batch {module}")
@@ -216,6 +265,10 @@ SCENARIOS = {
     "dqn_uniform": lambda: exact(lambda: dqn(replay_buffer_config=UNIFORM, double_q=False, dueling=False), batch=64),
     "dqn_rainbow": lambda: exact(lambda: dqn(n_step=3, **RAINBOW), batch=32),
     "dqn_n_step_range": lambda: exact(lambda: dqn(n_step=(1, 4), gamma=0.9), batch=32),
+    "dqn_lstm": lambda: exact(lambda: recurrent(double_q=True, dueling=True), batch=64),
+    "dqn_lstm_burn_in": lambda: exact(lambda: recurrent(double_q=False, burn_in_len=2), batch=64),
+    "dqn_frames": lambda: exact(lambda: stacks(Levels), batch=32, frames=Frames(3, scale=1 / 128, offset=-1)),
+    "dqn_frames_raw": lambda: exact(lambda: stacks(Levels, n_step=3), batch=32, updates=5, frames=Frames(3)),
     "dqn_agents": lambda: exact(lambda: agents(dqn(n_step=3, replay_buffer_config=SEVERAL)), batch=32),
     "sac_agents": lambda: exact(
         lambda: agents(sac(replay_buffer_config=SEVERAL), MultiAgentPendulum), batch=32, updates=5
@@ -231,5 +284,6 @@ SCENARIOS = {
 
 LEARNERS = {
     "dqn_learners": lambda: exact(lambda: learners(dqn(n_step=2), 2), batch=64, updates=3),
+    "dqn_lstm_learners": lambda: exact(lambda: learners(recurrent(), 1), batch=64, updates=3),
     "sac_learners": lambda: exact(lambda: learners(sac(n_step=(1, 3)), 1), batch=64, updates=3),
 }
