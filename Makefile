@@ -36,7 +36,7 @@ model: setup  ## explore the models of the protocols exhaustively
 fuzz: setup  ## what reads bytes of others, 2 million inputs each (ARGS="--seconds 10" for less)
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
-everything: setup  ## thousands of random tables, all that one can do with them, beside a model (CONDUIT_EVERYTHING_SEEDS=A:B)
+everything: setup  ## all that one can do with tables, beside a model, in thousands of seeds
 	@$(PYTEST) tests/property/test_everything.py -m slow $(ARGS)
 
 sanitize: setup  ## the native core under ThreadSanitizer, AddressSanitizer and UBSan

@@ -3,7 +3,8 @@
     everything/shapes.py    tables chosen by chance, and their rows
     everything/model.py     what may be drawn of such a table, and what a window of it holds
     everything/checks.py    batches and tables held against the model
-    everything/actions.py   what is done to table and model
+    everything/writing.py   how rows come in, and
+    everything/actions.py   what else is done to a table and its model
 
 What a seed does is the same each time, but for the moments at which threads move rows to disk and prepare batches.
 `make everything` plays 2,000 seeds, about 5 minutes; CONDUIT_EVERYTHING_SEEDS=3000:9000, or =3007, says which.
