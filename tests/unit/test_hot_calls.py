@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.dlpack import from_dlpack
 
 import conduit
 from conduit import batch as batches
@@ -112,7 +113,7 @@ def test_what_is_appended_may_leave_the_callers_hands_meanwhile() -> None:
 def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways into torch; older ones have only the second."""
     if request.param == "capsules":
-        made = native.TensorMaker(None, torch.utils.dlpack.from_dlpack)
+        made = native.TensorMaker(None, from_dlpack)
         monkeypatch.setattr(batches, "_tensor_maker", lambda: made)
     return str(request.param)
 
@@ -162,7 +163,7 @@ def test_a_failure_to_make_a_tensor_gives_the_buffer_back(monkeypatch: pytest.Mo
     def second_fails(capsule: Any) -> Any:
         if made:
             raise RuntimeError("no more")
-        made.append(torch.utils.dlpack.from_dlpack(capsule))
+        made.append(from_dlpack(capsule))
         return made[0]
 
     maker = native.TensorMaker(None, second_fails)
