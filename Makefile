@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test crash fuzz rllib sanitize stress model bench bench-peers parity lint wheel clean
+.PHONY: help setup run test crash fuzz everything rllib sanitize stress model bench bench-peers parity lint wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,9 @@ model: setup  ## explore the models of the protocols exhaustively
 
 fuzz: setup  ## what reads bytes of others, 2 million inputs each (ARGS="--seconds 10" for less)
 	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+everything: setup  ## all that one can do with tables, beside a model, in thousands of seeds
+	@$(PYTEST) tests/property/test_everything.py -m slow $(ARGS)
 
 sanitize: setup  ## the native core under ThreadSanitizer, AddressSanitizer and UBSan
 	@$(BIN)/python tools/sanitize.py $(ARGS)
