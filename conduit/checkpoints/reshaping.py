@@ -34,8 +34,8 @@ _NO_ROW = 2**32 - 1
 class Changes:
     """What is to be different of a table when it is restored; None leaves a thing as it was saved.
 
-    `max_size`: of a smaller table's rows the newest stay; where rows vary in length, as many as there is memory for, and
-    where episodes are much shorter than `mean_episode_length`, whose final observations take rows too, somewhat fewer.
+    `max_size`: of a smaller table's rows the newest stay; where rows vary in length, as many as there is memory for.
+    Somewhat fewer, where episodes are much shorter than `mean_episode_length`: their final observations take rows too.
     `limiter`: another one, or other numbers; counts go on where both are a SampleToInsertRatio. `schema`: with columns
     added (each in `defaults`, one row's value, None where it is nullable), left out, made nullable, or of a dtype that
     holds every value of the old one. `disk`: another one, or False to have all rows in memory. Keys of a table of
