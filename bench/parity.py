@@ -29,7 +29,12 @@ class Task(NamedTuple):
     steps: int
 
 
-TASKS = (Task("cartpole-dqn", 12_000), Task("pendulum-sac", 7_000))
+TASKS = (
+    Task("cartpole-dqn", 12_000),
+    Task("pendulum-sac", 7_000),
+    Task("cartpole-ppo", 40_000),
+    Task("cartpole-appo", 40_000),
+)
 
 
 def config_of(task: Task, seed: int) -> Any:
@@ -40,6 +45,20 @@ def config_of(task: Task, seed: int) -> Any:
         make: Any = DQNConfig  # untyped
         config = make().environment("CartPole-v1").training(epsilon=[(0, 1.0), (5_000, 0.05)])
         config.training(lr=5e-4, n_step=3, target_network_update_freq=500, num_steps_sampled_before_learning_starts=500)
+    elif task.name == "cartpole-ppo":
+        from ray.rllib.algorithms.ppo import PPOConfig
+
+        make = PPOConfig
+        config = make().environment("CartPole-v1").env_runners(num_env_runners=0, num_envs_per_env_runner=4)
+        config.training(lr=5e-4, train_batch_size_per_learner=1_000, minibatch_size=125, num_epochs=6)
+        config.rl_module(model_config={"fcnet_hiddens": [64, 64], "vf_share_layers": False})
+    elif task.name == "cartpole-appo":
+        from ray.rllib.algorithms.appo import APPOConfig
+
+        make = APPOConfig
+        config = make().environment("CartPole-v1").env_runners(num_env_runners=1, num_envs_per_env_runner=4)
+        config.training(lr=1e-3, train_batch_size_per_learner=250)
+        config.rl_module(model_config={"fcnet_hiddens": [64, 64], "vf_share_layers": False})
     else:
         from ray.rllib.algorithms.sac import SACConfig
 
@@ -97,9 +116,9 @@ def plot(folder: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, len(TASKS), figsize=(11, 4), layout="constrained")
+    figure, axes = plt.subplots(2, -(-len(TASKS) // 2), figsize=(11, 7.5), layout="constrained")
     lines = ["| task | side | seeds | return at the end: mean | least | greatest |", "|---|---|---|---|---|---|"]
-    for task, ax in zip(TASKS, axes, strict=True):
+    for task, ax in zip(TASKS, axes.flat, strict=False):
         for side, colour in zip(SIDES, ("#8c8c8c", "#1f77b4"), strict=True):
             found = [curve for curve in curves(folder, task, side) if len(curve) > 1]
             if not found:
