@@ -116,9 +116,15 @@ def plot(folder: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(2, -(-len(TASKS) // 2), figsize=(11, 7.5), layout="constrained")
+    begun = [task for task in TASKS if any(curves(folder, task, side) for side in SIDES)]
+    if not begun:
+        return
+    down = -(-len(begun) // 2)
+    figure, axes = plt.subplots(down, 2, figsize=(11, 3.75 * down), layout="constrained", squeeze=False)
+    for ax in axes.flat[len(begun) :]:
+        ax.axis("off")
     lines = ["| task | side | seeds | return at the end: mean | least | greatest |", "|---|---|---|---|---|---|"]
-    for task, ax in zip(TASKS, axes.flat, strict=False):
+    for task, ax in zip(begun, axes.flat, strict=False):
         for side, colour in zip(SIDES, ("#8c8c8c", "#1f77b4"), strict=True):
             found = [curve for curve in curves(folder, task, side) if len(curve) > 1]
             if not found:
