@@ -261,7 +261,7 @@ def measured(case: str, name: str, seconds: float, groups: list[Group]) -> float
         options = ["--only", case, "--sides", name, "--rounds", "1", "--seconds", str(seconds)]
         command = [str(setup.interpreter(name)), "-m", "bench.sequences", *options]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return float(json.loads(done.stdout)["median"])
+        return float(json.loads(done.stdout.splitlines()[-1])["median"])  # torchrl logs there too
     side = SIDES[name]()
     try:
         return MEASURES[case](side, groups, seconds)
