@@ -7,7 +7,7 @@
     everything/actions.py   what else is done to a table and its model
 
 What a seed does is the same each time, but for the moments at which threads move rows to disk and prepare batches.
-`make everything` plays 2,000 seeds, about 8 minutes; CONDUIT_EVERYTHING_SEEDS=3000:9000, or =3007, says which.
+`make everything` plays 2,000 seeds, about 7 minutes; CONDUIT_EVERYTHING_SEEDS=3000:9000, or =3007, says which.
 """
 
 from __future__ import annotations
