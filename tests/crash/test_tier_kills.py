@@ -78,16 +78,22 @@ assert list(folder.iterdir()) == []
 print("ok")
 """
 
+
+def played(runtime_dir: Path, script: str, *arguments: str) -> None:
+    """Run a script in a process of its own, from the repository's root: it ends well, and has said ok."""
+    environment = dict(os.environ, CONDUIT_RUNTIME_DIR=str(runtime_dir))
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
 _STRIKES = [(point, "kill", nth) for point in TIER_POINTS for nth in (1, 3)]
 _STRIKES += [(point, "stop", 2) for point in TIER_POINTS if point in LOCK_FREE]
 
 
 @pytest.mark.parametrize(("point", "action", "nth"), _STRIKES)
 def test_a_mover_is_struck(session_runtime_dir: Path, tmp_path: Path, point: str, action: str, nth: int) -> None:
-    environment = dict(os.environ, CONDUIT_RUNTIME_DIR=str(session_runtime_dir))
-    command = [sys.executable, "-c", _SCRIPT, point, action, str(nth), str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    played(session_runtime_dir, _SCRIPT, point, action, str(nth), str(tmp_path))
 
 _PINNED = """
 import os, sys
@@ -128,10 +134,7 @@ print("ok")
 
 
 def test_who_pins_a_block_that_is_on_its_way_keeps_it(session_runtime_dir: Path, tmp_path: Path) -> None:
-    environment = dict(os.environ, CONDUIT_RUNTIME_DIR=str(session_runtime_dir))
-    command = [sys.executable, "-c", _PINNED, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    played(session_runtime_dir, _PINNED, str(tmp_path))
 
 
 _QUEUE = """
@@ -204,10 +207,7 @@ _QUEUED += [("tier_placed", "kill", 2), ("tier_copied", "stop", 3), ("ack_decide
 def test_a_mover_of_a_queue_is_struck(
     session_runtime_dir: Path, tmp_path: Path, point: str, action: str, nth: int
 ) -> None:
-    environment = dict(os.environ, CONDUIT_RUNTIME_DIR=str(session_runtime_dir))
-    command = [sys.executable, "-c", _QUEUE, point, action, str(nth), str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    played(session_runtime_dir, _QUEUE, point, action, str(nth), str(tmp_path))
 
 
 _RUN = """
@@ -265,7 +265,4 @@ print("ok")
 def test_who_appends_a_row_larger_than_a_block_is_struck(
     session_runtime_dir: Path, tmp_path: Path, point: str, action: str
 ) -> None:
-    environment = dict(os.environ, CONDUIT_RUNTIME_DIR=str(session_runtime_dir))
-    command = [sys.executable, "-c", _RUN, point, action, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    played(session_runtime_dir, _RUN, point, action, str(tmp_path))
