@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import signal
 import time
@@ -13,14 +12,13 @@ import numpy as np
 from bench.cases import BATCH, INSERT, PACE, Case
 from bench.driver import Driver
 from bench.measure import fill, wrong_rows
-from bench.timing import Slices, timed_calls
+from bench.timing import Slices, end_with_parent, timed_calls
 from bench.workloads import make_rows, split
 
 POOL = 1_024  # rows each writer cycles through
 WARM_S = 0.2  # of full speed before the clock starts
 START_S = 90.0
 PAD = 8  # counters of two writers share no cache line
-PR_SET_PDEATHSIG = 1
 
 
 class CrossCase:
@@ -103,7 +101,7 @@ def write(driver: Driver, case: Case, k: int, counts: Any, ready: Any, go: Any) 
     """A writer process: inserts while `go` is set. Ends with the learner, whatever becomes of it."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     if driver.start_method == "fork" or "torch" in type(driver).__module__:
         importlib.import_module("torch").set_num_threads(1)
     # all writers and the first fill take the same rows, so that the learner can check what it gets

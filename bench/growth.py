@@ -10,7 +10,6 @@ takes long: the largest table, many processes); the median is kept. growth.jsonl
 from __future__ import annotations
 
 import argparse
-import ctypes
 import functools
 import json
 import multiprocessing
@@ -30,7 +29,7 @@ from bench.conduit_cases import create
 from bench.machine import describe
 from bench.report import FOLDER, markdown_table, number
 from bench.runner import MEMORY_SHARE, available_bytes
-from bench.timing import timed_calls
+from bench.timing import end_with_parent, timed_calls
 from bench.workloads import W1, make_rows, split
 from conduit_store.layout import plan
 
@@ -44,8 +43,7 @@ ROW_BYTES = 72  # of W1 with its index
 SLICE_S = 0.3
 BESIDE_S = 3.0
 START_S = 300.0
-PR_SET_PDEATHSIG = 1
-Point = dict[str, Any]  # "curve", "x", "unit" and the measured values by name
+Point = dict[str, Any]  # "curve", "x" and the measured values by name
 UNITS = {
     "rows": ("rows in the table", "us a call"),
     "batch": ("rows in a batch", "us a row"),
@@ -197,7 +195,8 @@ def by_processes(kind: str, processes: int) -> Point:
 
 
 def write_rows(table: conduit.Table, done: Any, k: int, stop: int, ready: Any) -> None:
-    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(signal.SIGKILL)
     parts = split(make_rows(W1, 1_024), 32)
     turn = 0
     ready.release()
@@ -208,18 +207,14 @@ def write_rows(table: conduit.Table, done: Any, k: int, stop: int, ready: Any) -
 
 
 def read_batches(table: conduit.Table, done: Any, k: int, stop: int, ready: Any) -> None:
-    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(signal.SIGKILL)
     turn = 0
     ready.release()
     while not done[8 * stop]:
         table.sample(256)
         turn += 1
         done[8 * k] = turn
-
-
-def _die_with_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 CURVES: dict[str, tuple[Callable[[int], Point], tuple[int, ...]]] = {
@@ -256,7 +251,7 @@ def apart(measure: Callable[[int], Point], x: int) -> Point:
 
 
 def answer(measure: Callable[[int], Point], x: int, pipe: Any) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     pipe.send(measure(x))
 

@@ -7,7 +7,6 @@ measures one slice and prints its result. It ends, and its writers with it, when
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import json
 import os
@@ -19,9 +18,8 @@ from typing import Any, TextIO
 
 from bench.cases import CEILING, COUNTED, Case
 from bench.measure import Measurement, build
-from bench.timing import cpu_use, interference
+from bench.timing import cpu_use, end_with_parent, interference
 
-PR_SET_PDEATHSIG = 1
 DISTRIBUTIONS = ("conduit-edp", "cpprb", "torchrl", "tensordict", "tianshou", "stable_baselines3", "flashbax", "jax",
                  "dm-reverb", "tensorflow", "TransferQueue", "ray", "pyarrow", "torch", "numpy")  # fmt: skip
 
@@ -36,7 +34,7 @@ def main() -> None:
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the runner, which ends the case in order
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
     try:
         serve(request["driver"], case, answers)
     except Exception as error:
