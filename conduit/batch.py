@@ -230,7 +230,8 @@ class Batch:
     def to_arrow(self) -> pa.RecordBatch:
         """Return the columns as an Arrow record batch over this batch's memory.
 
-        Copies nothing but, of nullable columns, which rows are null: Arrow wants bits where the batch has bytes.
+        Copies nothing but, of nullable columns, which rows are null: Arrow wants bits where the batch has bytes. Where
+        each of several steps may be null, or has a length of its own, a row is a fixed-size list of them.
 
         Raises:
             MissingExtra: pyarrow is not installed.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from .arrays import Array
-from .column import Column
+from .column import VALID, Column
 from .errors import DtypeMismatch, MissingColumn, MissingExtra, SchemaError, ShapeMismatch, UnknownColumn
 from .native import native
 from .ragged import Ragged
@@ -217,7 +217,7 @@ def schema_to_arrow(schema: Schema, *, stored: bool = False) -> pa.Schema:
 
 def _steps(schema: Schema, column: Column) -> int | None:
     """In batches of windows of several steps: how many of a column lie in a list, each null or as long as it is."""
-    if column.nullable and (shape := schema.column(column.validity.name).shape):
+    if column.nullable and (shape := schema.column(column.name + VALID).shape):
         return int(shape[0])
     return column.places
 

@@ -7,7 +7,6 @@ of its step holds, so that whatever comes out of a table can be checked without 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conduit import Column, ConfigError, Disk, Schema, Store, Table, samplers, windows
+from conduit import Column, Disk, Schema, Store, Table, samplers, windows
+from tests.disk_support import with_least_memory
 
 SPAN = 1_000  # more than any episode has steps
 WRITERS = 5  # at a time, at most: one for arrays, one for environments that step together, the others step by step
@@ -66,13 +66,7 @@ class Shape:
         """Create the table; with rows on disk it gets the least memory that it may have."""
         if not self.on_disk:
             return self._create(store, None, seed)
-        try:
-            return self._create(store, Disk(folder, 1), seed)
-        except ConfigError as error:
-            least = re.search(r"Give at least ([\d,]+) bytes", str(error))
-            if least is None:
-                raise
-            return self._create(store, Disk(folder, int(least[1].replace(",", ""))), seed)
+        return with_least_memory(folder, lambda disk: self._create(store, disk, seed))
 
     def _create(self, store: Store, disk: Disk | None, seed: int) -> Table:
         return store.create_table(
