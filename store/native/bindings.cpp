@@ -456,7 +456,8 @@ class PySampler : public Handle<Sampler> {
         fail(ErrorCode::config, "output of %llu bytes a row does not fit column %u", static_cast<unsigned long long>(output.row_bytes), output.column);
       }
       output.element_bytes = of_columns(output.source) ? core.columns()[output.column].element_bytes : 0;
-      if (output.element_bytes > 0 && output.source > Source::successor) fail(ErrorCode::config, "rows of column %u vary in length: no such windows of them", output.column);
+      const bool fixed = output.source == Source::n_step_sum || output.source == Source::goal || output.source == Source::next_goal;
+      if (output.element_bytes > 0 && fixed) fail(ErrorCode::config, "rows of column %u vary in length: they are neither summed nor goals", output.column);
       if (output.source == Source::mask && output.row_bytes != count) fail(ErrorCode::config, "a mask of %llu bytes for %llu rows", static_cast<unsigned long long>(output.row_bytes), static_cast<unsigned long long>(count));
       const bool goal = output.source == Source::goal || output.source == Source::next_goal || output.source == Source::relabelled;
       if (goal && plan.hindsight == Hindsight::none) fail(ErrorCode::config, "goals without a strategy");
