@@ -44,7 +44,7 @@ class Cell:
     `algorithm`: "dqn" (CartPole-v1), "sac" or "tqc" (Pendulum-v1), all prioritized; "ppo" (CartPole-v1), whose train
     batch is collected anew for each step, in minibatches of 128, four epochs. "dqn-pong": stacks of four images of
     84x84, prioritized, four steps of each env runner a training step; `width` is of one layer behind the convolutions.
-    "impala" and "appo" (CartPole-v1): a learner thread in the driver, an update of each batch; see `UpdateClock`. "cql":
+    "impala" and "appo" (CartPole-v1): a learner thread in the driver, see `UpdateClock`. "cql":
     from files of 20,000 random steps of Pendulum-v1; see `OfflineClock`.
     """
 
