@@ -118,6 +118,8 @@ class Pin {
  public:
   // `disk`: of a table that has one, whose mapping the view may be of.
   Pin(std::shared_ptr<Process> process, std::shared_ptr<DiskFile> disk, std::uint32_t entry) : process_(std::move(process)), disk_(std::move(disk)), entry_(entry), forks_(process_->forks()) {}
+  // A copy of a block that lies compressed.
+  void keep(std::shared_ptr<Staging> copy) { copy_ = std::move(copy); }
   ~Pin() { process_->unpin(entry_, forks_); }
   Pin(const Pin&) = delete;
   Pin& operator=(const Pin&) = delete;
@@ -125,6 +127,7 @@ class Pin {
  private:
   std::shared_ptr<Process> process_;
   std::shared_ptr<DiskFile> disk_;
+  std::shared_ptr<Staging> copy_;
   std::uint32_t entry_, forks_;
 };
 
@@ -667,6 +670,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.attr("LAYOUT_VERSION") = kLayoutVersion;
   m.attr("FINGERPRINT") = fingerprint();
   m.attr("MAX_TABLE_SLOTS") = kSlotMask;
+  m.def("has_codec", [](const std::string& name) { return codec_of(name.c_str()) != nullptr; }, "name"_a);
   m.attr("MAX_CONSUMERS") = kGroups;
   m.def("fixed_control_bytes", &control_fixed_bytes, "max_processes"_a, "max_tables"_a);
   m.def("format_control", &format_control, "control_fd"_a, "control_bytes"_a, "data_bytes"_a, "max_processes"_a, "max_tables"_a, "name"_a);
@@ -937,7 +941,16 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         const auto core = t.get();
         const std::uint32_t entry = t.unlocked([&](TableCore& c) { return c.pin_block(block, &first, &last, &generation); });
         const std::uint64_t* starts = core->ragged().starts(block);
-        return std::make_tuple(std::make_shared<Pin>(core->process_handle(), core->disk(), entry), first, last, generation, reinterpret_cast<std::uint64_t>(core->block_data(block)),
+        const auto pin = std::make_shared<Pin>(core->process_handle(), core->disk(), entry);
+        const std::byte* at;
+        if (core->packed(block)) {
+          const std::shared_ptr<Staging> copy = t.unlocked([&](TableCore& c) { return c.copy_block(block); });
+          at = copy->data();
+          pin->keep(copy);
+        } else {
+          at = core->block_data(block);
+        }
+        return std::make_tuple(pin, first, last, generation, reinterpret_cast<std::uint64_t>(at),
                                std::vector<std::uint64_t>(starts, starts + core->ragged().n()));
       }, "block"_a);
 
