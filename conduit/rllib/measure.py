@@ -25,7 +25,7 @@ from conduit_store.errors import ConfigError
 __all__ = ["GRID", "QUICK", "QUICK_PLAN", "SIDES", "Cell", "Plan", "Steps", "Turns", "choose", "config_of"]
 
 SIDES = ("stock", "conduit")
-FILL_STEPS = 1000  # env steps before learning starts
+FILL_STEPS = 1000  # env steps before learning starts; fewer where few training steps are measured, see Plan
 WARM_STEPS = 20  # learning steps before anything counts; of PPO, whose steps are many times as long, WARM_LONG
 WARM_LONG = 3
 PIECE_STEPS = 20  # learning steps between two looks at Ctrl-C
@@ -78,6 +78,11 @@ class Plan:
     rounds: int = 6
     seed: int = 1
 
+    @property
+    def fill(self) -> int:
+        """Env steps before learning starts."""
+        return min(FILL_STEPS, 50 * self.steps)
+
 
 _BATCHES = {"dqn": (32, 256, 512), "sac": (32, 256, 512), "tqc": (256,), "ppo": (512,)}
 _THREADS = tuple(Cell(algorithm, 500, 64, runners) for algorithm in ("impala", "appo") for runners in (0, 2))
@@ -110,7 +115,9 @@ def choose(*, quick: bool, only: str | None) -> tuple[Cell, ...]:
     return chosen
 
 
-def config_of(cell: Cell, side: str, *, seed: int, piece: int = PIECE_STEPS) -> Any:
+def config_of(
+    cell: Cell, side: str, *, seed: int, piece: int = PIECE_STEPS, fill: int = FILL_STEPS
+) -> Any:
     """RLlib's config of one side of a cell; one `train()` of its algorithm is at least `piece` training steps."""
     from ray.rllib.algorithms.appo import APPOConfig
     from ray.rllib.algorithms.cql import CQLConfig
@@ -148,7 +155,7 @@ def config_of(cell: Cell, side: str, *, seed: int, piece: int = PIECE_STEPS) -> 
         config.learners(num_learners=0)
         piece *= cell.batch
     else:
-        config.training(num_steps_sampled_before_learning_starts=FILL_STEPS)
+        config.training(num_steps_sampled_before_learning_starts=fill)
         piece *= max(1, cell.runners)
     if cell.algorithm == "dqn-pong":
         config.training(replay_buffer_config={**config.replay_buffer_config, "capacity": 20_000})
@@ -180,7 +187,7 @@ class Turns:
         try:
             for side in SIDES:
                 tell(f"building {side}", 0)
-                algorithm = build(config_of(cell, side, seed=plan.seed, piece=piece))
+                algorithm = build(config_of(cell, side, seed=plan.seed, piece=piece, fill=plan.fill))
                 self._stack.callback(algorithm.stop)
                 self._algorithms[side] = algorithm
                 self._clocks[side] = clock_of(algorithm)
