@@ -93,7 +93,8 @@ class Formats:
 class Batch(native.BatchBase):
     """`n` sampled rows. `batch["obs"]` is an array of shape (n, *row_shape), writable and nobody else's.
 
-    Where rows vary in length, `batch["tokens"]` is a Ragged, also when they happen to be equally long.
+    Where rows vary in length, `batch["tokens"]` is a Ragged, also when they happen to be equally long; of windows of
+    several steps one of shape (n, steps).
 
     `keys` uint64 (n,), `probabilities` float64 (n,) as drawn, `weights` float32 (n,), the largest 1.0.
     The memory is reused once the last array or tensor made from it has died, never before.
@@ -128,9 +129,10 @@ class Batch(native.BatchBase):
         layout, staging = self._format, self._staging
         made: dict[str, Ragged] = {}
         for (column, offset), at in zip(layout.ragged, self._starts(), strict=True):
-            offsets = np.ndarray((layout.n + 1,), np.int64, staging, offset)
+            offsets = np.ndarray((layout.n * (column.places or 1) + 1,), np.int64, staging, offset)
             values = np.ndarray((int(offsets[-1]), *column.shape[1:]), column.dtype, staging, at)
-            made[column.name] = Ragged._made(values, offsets, column.text)
+            shape = (layout.n,) if column.places is None else (layout.n, column.places)
+            made[column.name] = Ragged._made(values, offsets, column.text, shape)
         return made
 
     def _starts(self) -> list[int]:
@@ -139,7 +141,7 @@ class Batch(native.BatchBase):
         at = layout.offsets[-1]
         for column, offset in layout.ragged:
             starts.append(at)
-            elements = int(np.ndarray((1,), np.int64, self._staging, offset + 8 * layout.n)[0])
+            elements = int(np.ndarray((1,), np.int64, self._staging, offset + column.row_bytes * layout.n)[0])
             at += -(-elements * column.element_bytes // ALIGN) * ALIGN
         return starts
 
@@ -209,7 +211,8 @@ class Batch(native.BatchBase):
         Copies nothing. Times come as int64, in the column's unit.
         `ragged`: how columns come whose rows vary in length, whatever the lengths are. "packed": 'tokens' has all
         elements, 'tokens.offsets' int64 (n + 1,) says where each row begins. "padded": 'tokens' is (n, longest, ...)
-        with zeros behind each row, 'tokens.mask' bool (n, longest); this one copies. "jagged": a nested tensor.
+        with zeros behind each row, 'tokens.mask' bool (n, longest); this one copies. "jagged": a nested tensor. Of
+        windows of several steps each is a row, n * steps of them; "padded" is (n, steps, longest, ...).
 
         Raises:
             ConfigError: another layout. MissingExtra: torch is not installed.
@@ -224,7 +227,8 @@ class Batch(native.BatchBase):
     def to_arrow(self) -> pa.RecordBatch:
         """Return the columns as an Arrow record batch over this batch's memory.
 
-        Copies nothing but, of nullable columns, which rows are null: Arrow wants bits where the batch has bytes.
+        Copies nothing but, of nullable columns, which rows are null: Arrow wants bits where the batch has bytes. Where
+        each of several steps may be null, or has a length of its own, a row is a fixed-size list of them.
 
         Raises:
             MissingExtra: pyarrow is not installed.

@@ -60,6 +60,8 @@ def batch_columns(schema: Schema, window: windows.Row | windows.Transition | win
 
 
 def _many(column: Column, n: int, name: str = "") -> Column:
+    if column.ragged:
+        return replace(column, name=name or column.name, places=n)
     return replace(column, name=name or column.name, shape=(n, *column.shape), mutable=False)
 
 

@@ -157,15 +157,14 @@ class TableSpec:
         names = f"column {', '.join(ragged)}, whose rows vary in length,"
         if self.slots:
             raise ConfigError(f"{names} cannot be in a table that takes rows out one by one: use removers.Fifo()")
+        if batched := [column.name for column in self.schema.ragged if column.places is not None]:
+            raise ConfigError(f"column {', '.join(batched)} has places, as batches do and tables do not. Leave it out")
         for view in self.views:
             window = view.window
-            whole = isinstance(window, windows.Sequence | windows.Episode)
-            stacked = isinstance(window, windows.FrameStack) and any(column.ragged for column in self.schema.obs)
-            goals = (window.goal, window.achieved) if isinstance(window, windows.Hindsight) else ()
-            if whole or stacked or any(name in ragged for name in goals):
+            if isinstance(window, windows.Hindsight) and {window.goal, window.achieved} & {*ragged}:
                 raise ConfigError(
-                    f"{names} cannot be sampled with window {window}, which has several such rows: use Transition, "
-                    "NStep, or Row with a whole sequence as one row"
+                    f"window {window} puts one goal in another's place, and its goals vary in length. Give goals of "
+                    "one shape"
                 )
 
     def _ranked(self, made: tuple[View, ...]) -> tuple[View, ...]:

@@ -675,8 +675,10 @@ class Table:
 
         def populate() -> None:
             with contextlib.suppress(StoreClosed):
-                if join and not _exiting.is_set():
-                    core.join_index()
+                for at in range(0, core.control_bytes if join else 0, step):
+                    if _exiting.is_set():
+                        return
+                    core.join_index(at, step)
                 for at in range(offset // step * step, end, step):
                     if _exiting.is_set():
                         return

@@ -61,6 +61,7 @@ class Sequence:
     it ended. `length` int32 (n,) counts the steps to learn from. `next_obs` (n, ...) is the observation after the last.
     `state`: columns of recurrent state stored with each step, of which a batch has only that of the sequence's first
     step, (n, ...). Sequences begin at the steps of an episode whose number, from 0 at its first step, `period` divides.
+    Columns whose rows vary in length are a Ragged of shape (n, burn_in + length), of no elements where no step is.
 
     A row can be drawn once `length` steps and the observation after them are there, or its episode has ended, as long
     as the `burn_in` steps before it, or all since the episode began, are live. `strict`: only where all

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from conduit import Batch, Column, Disk, Schema, Store, Table
+from conduit import Batch, Column, ConfigError, Disk, Schema, Store, Table
 from tests.waiting import until
 
 SCHEMA = Schema((Column("x", np.dtype("i8")), Column("img", np.dtype("u1"), (200,)), Column("done", np.dtype("?"))))
@@ -39,6 +40,17 @@ def create(store: Store, folder: Path, max_size: int = 4_000, host: str = "200KB
     """A table of which about a quarter fits in memory."""
     options.setdefault("max_writers", 2)
     return store.create_table("t", SCHEMA, max_size, disk=Disk(folder, host), **options)
+
+
+def with_least_memory(folder: Path, create: Callable[[Disk], Table]) -> Table:
+    """A table with as little memory as it may have beside its disk."""
+    try:
+        return create(Disk(folder, 1))
+    except ConfigError as error:
+        least = re.search(r"Give at least ([\d,]+) bytes", str(error))
+        if least is None:
+            raise
+        return create(Disk(folder, int(least[1].replace(",", ""))))
 
 
 def tier(table: Table) -> dict[str, int]:

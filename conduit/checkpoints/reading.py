@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 
@@ -141,11 +143,13 @@ def _read_table(folder: Path, record: TableRecord) -> SavedTable:
     return table
 
 
-def read_rows(table: SavedTable) -> dict[str, Array]:
+def read_rows(table: SavedTable, stop: Event | None = None) -> dict[str, Array]:
     """Return what is saved of each row beside its columns, by name, in the order of the blocks: (rows,) each.
 
+    `stop`: once it is set, nobody wants them any more.
+
     Raises:
-        CheckpointDamaged: names the file, or what it says that cannot be.
+        CheckpointDamaged: names the file, or what it says that cannot be. CancelledError: `stop` was set.
     """
     spec, record = table.spec, table.record
     names = ("keys", *record.columns)
@@ -161,6 +165,8 @@ def read_rows(table: SavedTable) -> dict[str, Array]:
         )
 
     def check(first: int, keys: Array) -> None:
+        if stop is not None and stop.is_set():
+            raise CancelledError
         if not np.array_equal(keys, order.keys(first, first + len(keys))):
             raise CheckpointDamaged(f"{record.index.file} is of other rows than {record.blocks.file}")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fill", "restore", "spec_in"]
 
-_THREADS = 4  # that read files: a disk wants several requests, a checksum a core
+_THREADS = 2  # that read files: a disk wants several requests, and the index a core for itself meanwhile
 
 Progress = Callable[[int, int], object]
 
@@ -115,20 +116,20 @@ def fill(table: Table, path: str | os.PathLike[str]) -> None:
     """
     folder = Path(path)
     with manifests.held(folder, None) as manifest:
-        for _ in _fill(table, one_table(folder, manifest, table.name), Changes()):
+        for _ in _fill(lambda: table, one_table(folder, manifest, table.name), table.spec, Changes()):
             pass
 
 
 def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Changes) -> Iterator[int]:
     """Make the table; yields the bytes of each file that has been read."""
-    table = store._create(spec, exist_ok=False, populate=False)
-    yield from _fill(table, saved, changes)
+    table = yield from _fill(lambda: store._create(spec, exist_ok=False, populate=False), saved, spec, changes)
     table._populate()
 
 
-def _fill(table: Table, saved: SavedTable, changes: Changes) -> Iterator[int]:
-    spec = table.spec
-    state = changed_state(saved, spec, changes)
+def _fill(
+    make: Callable[[], Table], saved: SavedTable, spec: TableSpec, changes: Changes
+) -> Generator[int, None, Table]:
+    """Fill the table that `make` returns; yields as `_restore_table`."""
     files = list(zip(saved.record.parts, saved.runs, strict=True))
     blocks, shape = saved.blocks, None
     stays = same_shape(saved, spec)
@@ -136,7 +137,11 @@ def _fill(table: Table, saved: SavedTable, changes: Changes) -> Iterator[int]:
         blocks = blocks.copy()
         blocks["sealed"] = blocks["birth"] > 0
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="conduit-restore") as pool:
+        stop = Event()
         try:
+            reading = pool.submit(read_rows, saved, stop)  # while the table is made, which touches its whole index
+            table = make()
+            state = changed_state(saved, spec, changes)
             reads: list[Future[None]] = []
             if stays and not spec.slots:
                 divided = [_divided(table, saved, part, runs) for part, runs in files]
@@ -145,7 +150,7 @@ def _fill(table: Table, saved: SavedTable, changes: Changes) -> Iterator[int]:
                     pool.submit(_in_place, table, saved, part, runs, starts)
                     for (part, runs), starts in zip(files, divided, strict=True)
                 ]
-            rows = read_rows(saved)  # while files are being read
+            rows = reading.result()
             if not stays:
                 varies = bool(spec.schema.ragged)
                 shape = VaryingShape(saved, rows, spec, changes) if varies else Shape(saved, rows, spec)
@@ -167,12 +172,14 @@ def _fill(table: Table, saved: SavedTable, changes: Changes) -> Iterator[int]:
                 read.result()
                 yield part.bytes
         except BaseException:
+            stop.set()
             pool.shutdown(cancel_futures=True)
             raise
     _put_numbers(table, saved, rows, shape)
     if late:
         table._native.laid_out(np.ascontiguousarray(blocks).tobytes())
         _put_back(table, state, blocks, rows, n)
+    return table
 
 
 def _lay_out(table: Table, blocks: Array) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from .arrays import Array
-from .column import Column
+from .column import VALID, Column
 from .errors import DtypeMismatch, MissingColumn, MissingExtra, SchemaError, ShapeMismatch, UnknownColumn
 from .native import native
 from .ragged import Ragged
@@ -83,18 +84,22 @@ def block_to_arrow(
             kept = np.frombuffer(native.copy_scalars(at, rows, column.row_bytes), np.uint8)
             at = kept.ctypes.data
         if column.values_name is not None and not stored:  # stands before its column, see Schema
-            valid[column.values_name] = _bits(at, rows)
+            valid[column.values_name] = _bits(at, rows * math.prod(column.shape))
             continue
         bits = valid.get(column.name)
-        kind = _stored_type(column) if stored else arrow_type(column)
+        steps = None if stored else _steps(schema, column)
+        one, n = (column, rows) if steps is None else (_of_step(column), rows * steps)
+        kind = _stored_type(one) if stored else arrow_type(one)
         if column.categorical and not stored:
             values = (categories or {})[column.name].to_arrow()
-            arrays.append(_foreign_categories(column, kind, at, rows, kept, bits, values))
+            array = _foreign_categories(one, kind, at, n, kept, bits, values)
         elif column.ragged:
-            first = address + next(elements)
-            arrays.append(_foreign_rows(column, kind, at, rows, first, kept, bits, own_offsets))
+            array = _foreign_rows(one, kind, at, n, address + next(elements), kept, bits, own_offsets)
         else:
-            arrays.append(_foreign_array(column, kind, at, rows, kept, bits))
+            array = _foreign_array(one, kind, at, n, kept, bits)
+        if steps is not None:
+            array = pa.Array.from_buffers(_listed(array.type, column, steps), rows, [None], children=[array])
+        arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
 
 
@@ -200,7 +205,29 @@ def schema_to_arrow(schema: Schema, *, stored: bool = False) -> pa.Schema:
     """Return the Arrow schema of a block, see `Schema.to_arrow`; `stored`: as `block_to_arrow` says."""
     if stored:
         return pa.schema([pa.field(column.name, _stored_type(column), nullable=False) for column in schema.columns])
-    return pa.schema([pa.field(column.name, arrow_type(column), nullable=column.nullable) for column in schema.valued])
+    fields: list[pa.Field] = []
+    for column in schema.valued:
+        steps = _steps(schema, column)
+        if steps is None:
+            fields.append(pa.field(column.name, arrow_type(column), nullable=column.nullable))
+        else:
+            fields.append(pa.field(column.name, _listed(arrow_type(_of_step(column)), column, steps), nullable=False))
+    return pa.schema(fields)
+
+
+def _steps(schema: Schema, column: Column) -> int | None:
+    """In batches of windows of several steps: how many of a column lie in a list, each null or as long as it is."""
+    if column.nullable and (shape := schema.column(column.name + VALID).shape):
+        return int(shape[0])
+    return column.places
+
+
+def _of_step(column: Column) -> Column:
+    return replace(column, places=None) if column.ragged else replace(column, shape=column.shape[1:])
+
+
+def _listed(kind: pa.DataType, column: Column, steps: int) -> pa.DataType:
+    return pa.list_(pa.field("item", kind, nullable=column.nullable), steps)
 
 
 def ragged_chunks(name: str, data: pa.Array | pa.ChunkedArray) -> list[Ragged]:

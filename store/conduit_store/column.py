@@ -50,6 +50,9 @@ class Column:
     alike. `dtype` is int32. `max_values` and `max_bytes`: room for so many, 1,024 and 64 bytes for each unless told.
     `values`: those that it begins with, so with the numbers 0, 1, ...
 
+    `places`: of columns of batches alone. Where a window has several rows that vary in length, so many of them, each of
+    its own length, are one row of the batch.
+
     Example:
         >>> Column("tokens", "int32", (None,), mean_length=512)
         >>> Column("frames", "uint8", (None, 84, 84, 3), mean_length=16)
@@ -61,7 +64,8 @@ class Column:
     Raises:
         SchemaError: the name is not allowed, or `mean_length` is not a number above 0 of rows that vary in length, or
             `mutable` or `nullable` is no bool, or `mutable` of a column that is not one number a row, or `values` that
-            are not distinct str, or more than `max_values` or `max_bytes`, or these of another dtype than "category".
+            are not distinct str, or more than `max_values` or `max_bytes`, or these of another dtype than "category",
+            or `places` that are no whole number above 0 of rows that vary in length.
         DtypeMismatch: the dtype is not a fixed-width number, bool, datetime64 or timedelta64 of s, ms, us or
             ns, "string" or "binary".
         ShapeMismatch: a dimension is not a positive integer, or a row (where rows vary in length: an element) has
@@ -78,6 +82,7 @@ class Column:
     max_bytes: int | None = field(default=None, compare=False, kw_only=True)
     values: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
     text: str | None = field(default=None, kw_only=True)  # given by the dtype; here for `dataclasses.replace`
+    places: int | None = field(default=None, kw_only=True)  # in batches of windows of several rows that vary in length
 
     if TYPE_CHECKING:
 
@@ -94,6 +99,7 @@ class Column:
             max_bytes: int | None = None,
             values: Sequence[str] = (),
             text: str | None = None,
+            places: int | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -118,6 +124,11 @@ class Column:
         put(self, "dtype", np.dtype(str(_checked_dtype(self.name, given))))
         put(self, "shape", _checked_shape(self.name, self.shape))
         put(self, "mean_length", _checked_length(self.name, self.mean_length, self.ragged))
+        if self.places is not None and not (self.ragged and type(self.places) is int and self.places > 0):
+            raise SchemaError(
+                f"column {self.name!r}: places is {self.places!r}, of shape {self.shape}. Leave it out: windows of "
+                "several rows give it to columns of their batches"
+            )
         if self.max_values is not None or self.max_bytes is not None or not _empty(self.values):
             _check_categories(self)
         if not isinstance(self.mutable, bool) or (self.mutable and self.shape != ()):
@@ -142,7 +153,7 @@ class Column:
     @property
     def options(self) -> dict[str, Any]:
         """What a column is made with beside name, dtype and shape, as far as it is not as usual."""
-        given = {name: getattr(self, name) for name in ("mean_length", "max_values", "max_bytes")}
+        given = {name: getattr(self, name) for name in ("mean_length", "max_values", "max_bytes", "places")}
         made = {name: value for name, value in given.items() if value is not None}
         made |= {name: True for name in ("mutable", "nullable") if getattr(self, name)}
         return made | ({"values": list(self.values)} if self.values else {})
@@ -179,8 +190,8 @@ class Column:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row's value; where rows vary in length, of the offset that each has."""
-        return _OFFSET_BYTES if self.ragged else self.dtype.itemsize * math.prod(self.shape)
+        """Bytes of one row's value; where rows vary in length, of the offset that each has, or each of its places."""
+        return _OFFSET_BYTES * (self.places or 1) if self.ragged else self.dtype.itemsize * math.prod(self.shape)
 
     @property
     def element_bytes(self) -> int:
@@ -190,7 +201,7 @@ class Column:
     @property
     def mean_bytes(self) -> float:
         """Where rows vary in length, bytes of a row's elements in the mean, as planned (0 if nobody said); else 0."""
-        return self.element_bytes * (self.mean_length or 0.0)
+        return self.element_bytes * (self.mean_length or 0.0) * (self.places or 1)
 
 
 def _column(name: str, dtype: Any, shape: tuple[Any, ...], options: dict[str, Any]) -> Column:

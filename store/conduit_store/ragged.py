@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,10 @@ class Ragged:
     the values are the bytes of such, uint8: rows are then str or bytes. Both arrays are kept, not copied. What a batch
     gives for a column whose rows vary in length, whatever the lengths are, and what `extend` takes for one.
 
+    Of windows of several steps, sequences say, `shape` is (n, steps) and `offsets` int64 (n * steps + 1,): one row for
+    each step, sequence after sequence, of no elements where a sequence has no step. `ragged[i]` is then a Ragged of the
+    steps of one of them, `ragged[i][t]` and `ragged[i, t]` one row, `ragged[batch["mask"]]` all rows that are steps.
+
     Example:
         >>> tokens = Ragged(np.arange(4, dtype=np.int32), [0, 3, 4])
         >>> tokens[0], tokens.lengths
@@ -38,7 +43,7 @@ class Ragged:
             another `text`, or one of values that are no bytes.
     """
 
-    __slots__ = ("offsets", "text", "values")
+    __slots__ = ("offsets", "shape", "text", "values")
 
     def __init__(self, values: Any, offsets: Any, *, text: str | None = None) -> None:
         values = np.asarray(values)
@@ -62,12 +67,13 @@ class Ragged:
         self.values: Array = values
         self.offsets: npt.NDArray[np.int64] = starts
         self.text = text
+        self.shape: tuple[int, ...] = (len(starts) - 1,)
 
     @classmethod
-    def _made(cls, values: Array, offsets: Array, text: str | None) -> Ragged:
+    def _made(cls, values: Array, offsets: Array, text: str | None, shape: tuple[int, ...]) -> Ragged:
         """Without the checks, for what the core has made."""
         made = cls.__new__(cls)
-        made.values, made.offsets, made.text = values, offsets, text
+        made.values, made.offsets, made.text, made.shape = values, offsets, text, shape
         return made
 
     @classmethod
@@ -101,26 +107,34 @@ class Ragged:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Elements of each row, int64 (n,)."""
-        return np.diff(self.offsets)
+        """Elements of each row, int64 of `shape`."""
+        return np.diff(self.offsets).reshape(self.shape)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return self.shape[0]
 
     def __getitem__(self, row: Any) -> Any:
-        """Return one row: a view (length, *inner); of text a str or bytes.
+        """Return one row: a view (length, *inner); of text a str or bytes. Of several steps: their rows as Ragged.
 
-        Of a slice, an array of indices or a bool mask: those rows as Ragged, packed anew.
+        Of a slice, an array of indices, a bool mask or a tuple of such: those rows as Ragged, packed anew.
 
         Raises:
             IndexError: there is no such row.
         """
-        if isinstance(row, slice | list | np.ndarray):
-            return self._chosen(np.arange(len(self))[row])
+        if isinstance(row, slice | list | np.ndarray | tuple):
+            chosen = np.arange(len(self.offsets) - 1).reshape(self.shape)[row]
+            return self._chosen(chosen) if isinstance(chosen, np.ndarray) else self._row(int(chosen))
         at = operator.index(row)
         at += len(self) * (at < 0)
         if not 0 <= at < len(self):
             raise IndexError(f"row {row} of {len(self)}")
+        if len(self.shape) == 1:
+            return self._row(at)
+        steps = math.prod(self.shape[1:])
+        offsets = self.offsets[at * steps : (at + 1) * steps + 1]
+        return Ragged._made(self.values, offsets, self.text, self.shape[1:])
+
+    def _row(self, at: int) -> Any:
         values = self.values[self.offsets[at] : self.offsets[at + 1]]
         if self.text is None:
             return values
@@ -130,20 +144,21 @@ class Ragged:
         return (self[row] for row in range(len(self)))
 
     def pieces(self) -> Iterator[Array]:
-        """Iterate over the rows' elements, of text too: views of `values`, of times as int64."""
+        """Iterate over all rows' elements, of text too: views of `values`, of times as int64."""
         values = _numbers(self.values)
         return (values[first:last] for first, last in itertools.pairwise(self.offsets.tolist()))
 
     def _chosen(self, chosen: Array) -> Ragged:
-        starts, lengths = self.offsets[:-1][chosen], self.lengths[chosen]
+        rows = chosen.ravel()
+        starts, lengths = self.offsets[:-1][rows], np.diff(self.offsets)[rows]
         offsets = _offsets(lengths)
         places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return Ragged._made(self.values[places], offsets, self.text)
+        return Ragged._made(self.values[places], offsets, self.text, chosen.shape)
 
     def padded(self, fill: Any = 0, *, length: int | None = None) -> tuple[Array, npt.NDArray[np.bool_]]:
         """Return the rows as (n, length, *inner), `fill` behind each, and a mask bool (n, length) of what is theirs.
 
-        `length`: the longest row's if None.
+        Of several steps as (n, steps, length, *inner). `length`: the longest row's if None.
 
         Raises:
             ShapeMismatch: a row is longer than `length`; names the first. ConfigError: `fill` is no value of the dtype.
@@ -153,10 +168,11 @@ class Ragged:
         most = longest if length is None else operator.index(length)
         if longest > most:
             row = int(np.argmax(lengths > most))
-            raise ShapeMismatch(f"row {row} has {lengths[row]} elements, length is {most}: raise it, or cut the rows")
+            size = lengths.ravel()[row]
+            raise ShapeMismatch(f"row {row} has {size} elements, length is {most}: raise it, or cut the rows")
         mask = _within(lengths, most)
         try:
-            array = np.full((len(self), most, *self.values.shape[1:]), fill, self.values.dtype)
+            array = np.full((*self.shape, most, *self.values.shape[1:]), fill, self.values.dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"fill is {fill!r}: give a value that {self.values.dtype} has ({error})") from error
         array[mask] = self.values[self.offsets[0] : self.offsets[-1]]
@@ -166,7 +182,8 @@ class Ragged:
         """Return the rows as torch tensors, in the layout that is asked for, whatever the lengths are.
 
         "packed": (values, offsets), which share this memory. "padded": (array, mask), see `padded`. "jagged": one
-        nested tensor of layout torch.jagged over the same memory. Times come as int64, in their unit.
+        nested tensor of layout torch.jagged over the same memory. Times come as int64, in their unit. Of several steps
+        each is a row, in the packed and the jagged layout.
 
         Raises:
             ConfigError: another layout. MissingExtra: torch is not installed.
@@ -196,7 +213,8 @@ class Ragged:
 
     def __repr__(self) -> str:
         kind = self.text or f"{self.values.dtype} {(None, *self.values.shape[1:])}"
-        return f"<Ragged of {len(self)} rows, {kind}, {self.offsets[-1] - self.offsets[0]} elements>"
+        rows = " x ".join(map(str, self.shape))
+        return f"<Ragged of {rows} rows, {kind}, {self.offsets[-1] - self.offsets[0]} elements>"
 
 
 def _offsets(lengths: Any) -> npt.NDArray[np.int64]:
@@ -206,7 +224,7 @@ def _offsets(lengths: Any) -> npt.NDArray[np.int64]:
 
 
 def _within(lengths: Any, most: int) -> npt.NDArray[np.bool_]:
-    mask: npt.NDArray[np.bool_] = np.arange(most) < np.asarray(lengths)[:, None]
+    mask: npt.NDArray[np.bool_] = np.arange(most) < np.asarray(lengths)[..., None]
     return mask
 
 

@@ -110,6 +110,11 @@ def _regular(column: Column, value: Any) -> Ragged:
 
 
 def _packed(column: Column, given: Ragged) -> Ragged:
+    if len(given.shape) > 1:
+        raise ShapeMismatch(
+            f"column {column.name!r}: a Ragged of {' x '.join(map(str, given.shape))} rows. Give those that are steps: "
+            "ragged[batch['mask']]"
+        )
     if given.text != column.text:
         held, got = column.text or f"{column.dtype} arrays", given.text or f"{given.values.dtype} arrays"
         raise DtypeMismatch(f"column {column.name!r} holds {held}, got rows of {got}. Encode or decode them first")

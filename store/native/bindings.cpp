@@ -453,7 +453,8 @@ struct CheckedPlan {
         fail(ErrorCode::config, "output of %llu bytes a row does not fit column %u", static_cast<unsigned long long>(output.row_bytes), output.column);
       }
       output.element_bytes = of_columns(output.source) ? core.columns()[output.column].element_bytes : 0;
-      if (output.element_bytes > 0 && output.source > Source::successor) fail(ErrorCode::config, "rows of column %u vary in length: no such windows of them", output.column);
+      const bool fixed = output.source == Source::n_step_sum || output.source == Source::goal || output.source == Source::next_goal;
+      if (output.element_bytes > 0 && fixed) fail(ErrorCode::config, "rows of column %u vary in length: they are neither summed nor goals", output.column);
       if (output.source == Source::mask && output.row_bytes != count) fail(ErrorCode::config, "a mask of %llu bytes for %llu rows", static_cast<unsigned long long>(output.row_bytes), static_cast<unsigned long long>(count));
       const bool goal = output.source == Source::goal || output.source == Source::next_goal || output.source == Source::relabelled;
       if (goal && plan.hindsight == Hindsight::none) fail(ErrorCode::config, "goals without a strategy");
@@ -777,7 +778,10 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         return static_cast<double>(now_ns() - began) / static_cast<double>(n);
       }, "n"_a)
       .def("populate", [](PyAttachment& a, std::uint64_t offset, std::uint64_t bytes, bool join) {
-        a.unlocked([&](Process& p) { p.segments().populate(offset, bytes, join); });
+        a.unlocked([&](Process& p) {
+          p.check();  // who closes the store waits for this to stop
+          p.segments().populate(offset, bytes, join);
+        });
       }, "offset"_a, "bytes"_a, "join"_a)
       .def("tidy", [](PyAttachment& a, int control_fd, int data_fd) {
         a.unlocked([&](Process& p) { TableCore::tidy(p, control_fd, data_fd); });
@@ -808,10 +812,15 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def_prop_ro("seed", [](PyTable& t) { return t.get()->shared().seed; })
       .def_prop_ro("data_offset", [](PyTable& t) { return t.get()->shared().data_offset; })
       .def_prop_ro("data_bytes", [](PyTable& t) { return t.get()->shared().data_bytes; })
-      // Puts the table's index into huge pages, see pages.hpp.
-      .def("join_index", [](PyTable& t) {
-        t.unlocked([](TableCore& c) { join_pages(c.process().segments().control_at<std::byte>(0), c.shared().spec_offset, c.shared().end_offset - c.shared().spec_offset); });
-      })
+      // Puts some of the table's index into huge pages, see pages.hpp.
+      .def("join_index", [](PyTable& t, std::uint64_t first, std::uint64_t bytes) {
+        t.unlocked([&](TableCore& c) {
+          const Table& s = c.shared();
+          c.process().check();
+          const std::uint64_t from = std::min(s.end_offset, s.spec_offset + first);
+          join_pages(c.process().segments().control_at<std::byte>(0), from, std::min(bytes, s.end_offset - from));
+        });
+      }, "first"_a, "bytes"_a)
       .def_prop_ro("control_bytes", [](PyTable& t) { return t.get()->shared().end_offset - t.get()->shared().spec_offset; })
       .def("steps", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.steps(); }); })
       .def("clear", [](PyTable& t) { t.unlocked([](TableCore& c) { c.clear(); }); })

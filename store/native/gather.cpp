@@ -11,6 +11,7 @@ namespace conduit {
 namespace {
 
 constexpr std::uint64_t kProgressBytes = 1 << 20;  // copied between two signs of life of a reader
+constexpr std::size_t kProgressCells = 1 << 16;    // found between two
 constexpr std::uint32_t kAhead = 12;               // rows prefetched ahead of the copy
 
 template <class T>
@@ -87,28 +88,39 @@ bool Sampler::copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* off
   if (table_->tiered()) return copy_from_disk_too(epoch, n, offsets, target);
   resolve(n, slots_.data());
   if (ragged_) {
-    find_cells(n);
-    if (!make_room(epoch, n, offsets, target)) return false;
+    if (!find_cells(epoch, n) || !make_room(epoch, n, offsets, target)) return false;
   }
   return gather(epoch, n, offsets, target->staging->data());
 }
 
-// Where the elements of rows that vary in length are.
-void Sampler::find_cells(std::uint32_t n) {
+// Where the elements of rows that vary in length are; rows that a window lacks have none.
+bool Sampler::find_cells(ReaderEpoch& epoch, std::uint32_t n) {
   const TableCore& t = *table_;
   FAILPOINT(gather_measure);
-  for (const Output& output : plan_.outputs) {
-    if (output.element_bytes == 0) continue;
-    const Cursor* from = rows_.data() + (output.source == Source::successor ? n : 0);
-    for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + t.columns()[output.column].block_offset + from[i].row * sizeof(std::int64_t));
-  }
+  const auto varying = [&](auto f) {  // f(run, column)
+    for (const Output& output : plan_.outputs) {
+      if (output.element_bytes == 0) continue;
+      const Column& column = t.columns()[output.column];
+      each_run(output.source, n, [&](const CopyRun& run) { f(run, column); });
+    }
+  };
+  varying([](const CopyRun& run, const Column& column) {
+    if (run.base != nullptr) prefetch_row(run.base + column.block_offset + run.row * sizeof(std::int64_t), (run.n + 1) * sizeof(std::int64_t));
+  });
   cells_.clear();
-  for (const Output& output : plan_.outputs) {
-    if (output.element_bytes == 0) continue;
-    const Column& column = t.columns()[output.column];
-    const Cursor* from = rows_.data() + (output.source == Source::successor ? n : 0);
-    for (std::uint32_t i = 0; i < n; ++i) cells_.push_back(t.ragged().cell(from[i].base, from[i].block, from[i].row, column));
-  }
+  std::size_t shown = 0;
+  bool held = true;
+  varying([&](const CopyRun& run, const Column& column) {
+    if (run.base == nullptr) {
+      cells_.resize(cells_.size() + run.n);
+      return;
+    }
+    for (std::uint32_t i = 0; i < run.n; ++i) cells_.push_back(t.ragged().cell(run.base, run.block, run.row + i, column));
+    if (!held || cells_.size() - shown < kProgressCells) return;
+    shown = cells_.size();
+    held = epoch.progress();
+  });
+  return held;
 }
 
 // A target that they fit in, with what was drawn.
@@ -118,7 +130,7 @@ bool Sampler::make_room(const ReaderEpoch& epoch, std::uint32_t n, const std::ui
   for (const Output& output : plan_.outputs) {
     if (output.element_bytes == 0) continue;
     std::uint64_t elements = 0;
-    for (std::uint32_t i = 0; i < n; ++i) elements += (cell++)->elements;
+    for (const Cell* end = cell + std::uint64_t{n} * plan_.count(output.source); cell < end; ++cell) elements += cell->elements;
     size += round_up(elements * output.element_bytes);
   }
   // What was read of a block's next life would lead astray: places and lengths are true if the reader is held still.
@@ -143,10 +155,11 @@ bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* o
     if (!epoch.held()) return false;
     bool held = true;
     if (output.element_bytes > 0) {
-      const std::uint64_t elements = offsets_of(cells, n, reinterpret_cast<std::int64_t*>(to));
-      held = copy_cells(epoch, cells, n, output.element_bytes, values, &since_);
+      const std::uint64_t all = std::uint64_t{n} * plan_.count(output.source);
+      const std::uint64_t elements = offsets_of(cells, all, reinterpret_cast<std::int64_t*>(to));
+      held = copy_cells(epoch, cells, all, output.element_bytes, values, &since_);
       values += round_up(elements * output.element_bytes);
-      cells += n;
+      cells += all;
     } else switch (output.source) {
       case Source::row: case Source::successor: case Source::first: held = gather_rows(epoch, output, n, to); break;
       case Source::sequence: held = gather_runs(epoch, k, sequence_runs_, to); break;

@@ -19,30 +19,12 @@ template <class F>
 void Sampler::each_piece(std::uint32_t n, F f) const {
   for (const Output& output : plan_.outputs) {
     if (!of_columns(output.source) || output.source == Source::n_step_sum) continue;
-    const Column& column = table_->columns()[output.column];
-    const auto cursors = [&](const Cursor* rows, const Column& of) {
-      for (std::uint32_t i = 0; i < n; ++i) {
-        if (rows[i].base != nullptr) f(rows[i].base + of.block_offset + rows[i].row * of.row_bytes, of.row_bytes * (of.element_bytes > 0 ? 2 : 1));  // where they vary, two ends
-      }
+    const auto piece = [&](const CopyRun& run, const Column& column) {
+      if (run.base != nullptr) f(run.base + column.block_offset + run.row * column.row_bytes, (run.n + (column.element_bytes > 0)) * column.row_bytes);  // where they vary, their ends
     };
-    const auto runs = [&](const std::vector<CopyRun>& all) {
-      for (const CopyRun& run : all) {
-        if (run.base != nullptr) f(run.base + column.block_offset + run.row * column.row_bytes, run.n * column.row_bytes);
-      }
-    };
-    switch (output.source) {
-      case Source::successor: cursors(rows_.data() + n, column); break;
-      case Source::first: cursors(firsts_.data(), column); break;
-      case Source::sequence: runs(sequence_runs_); break;
-      case Source::stack: runs(stack_runs_); break;
-      case Source::next_stack: runs(next_stack_runs_); break;
-      case Source::after: runs(after_runs_); break;
-      case Source::goal: case Source::next_goal:
-        cursors(rows_.data() + (output.source == Source::next_goal ? n : 0), column);
-        cursors(goal_rows_.data(), table_->columns()[plan_.achieved]);
-        break;
-      default: cursors(rows_.data(), column); break;
-    }
+    each_run(output.source, n, [&](const CopyRun& run) { piece(run, table_->columns()[output.column]); });
+    if (output.source != Source::goal && output.source != Source::next_goal) continue;
+    for (const Cursor& goal : goal_rows_) piece({goal.base, goal.row, 1}, table_->columns()[plan_.achieved]);
   }
 }
 
@@ -77,7 +59,7 @@ bool Sampler::bring_cells(ReaderEpoch& epoch, std::uint32_t n) {
   pieces_.clear();
   for (const Output& output : plan_.outputs) {
     if (output.element_bytes == 0) continue;
-    for (const Cell* end = cell + n; cell < end; ++cell) table_->disk()->note(cell->at, cell->elements * output.element_bytes, &pieces_);
+    for (const Cell* end = cell + std::uint64_t{n} * plan_.count(output.source); cell < end; ++cell) table_->disk()->note(cell->at, cell->elements * output.element_bytes, &pieces_);
   }
   return table_->bring(epoch, pieces_, &cold_);
 }
@@ -101,8 +83,8 @@ bool Sampler::copy_from_disk_too(ReaderEpoch& epoch, std::uint32_t n, const std:
   each_piece(n, [&](const std::byte* at, std::uint64_t bytes) { disk.note(at, bytes, &pieces_); });
   if (!t.bring(epoch, pieces_, &cold_)) return false;
   if (ragged_) {
-    t.reach_disk([&] { find_cells(n); });
-    if (!make_room(epoch, n, offsets, target) || !bring_cells(epoch, n)) return false;
+    t.reach_disk([&] { whole = find_cells(epoch, n); });
+    if (!whole || !make_room(epoch, n, offsets, target) || !bring_cells(epoch, n)) return false;
   }
   std::byte* out = target->staging->data();
   t.reach_disk([&] { whole = gather(epoch, n, offsets, out); });

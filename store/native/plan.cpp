@@ -34,7 +34,7 @@ std::vector<std::uint64_t> Plan::offsets(std::uint64_t n) const {
     result.push_back(at);
     at = (at + bytes + kAlign - 1) / kAlign * kAlign;
   };
-  for (const Output& output : outputs) add(output.element_bytes > 0 ? (n + 1) * sizeof(std::int64_t) : output.row_bytes * n);
+  for (const Output& output : outputs) add(output.element_bytes > 0 ? (n * count(output.source) + 1) * sizeof(std::int64_t) : output.row_bytes * n);
   add(sizeof(std::uint64_t) * n);
   add(sizeof(double) * n);
   add(sizeof(float) * n);

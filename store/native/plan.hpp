@@ -33,7 +33,7 @@ struct Output {
   Source source;
   std::uint32_t column;     // where of_columns(source)
   std::uint64_t row_bytes;  // of one sample
-  std::uint64_t element_bytes = 0;  // of a column whose rows vary in length: the output is int64 offsets, n + 1
+  std::uint64_t element_bytes = 0;  // of a column whose rows vary in length: the output is int64 offsets, n * count + 1
 };
 
 // Where the goal of a relabelled row comes from. M. Andrychowicz et al., "Hindsight experience replay", NIPS 2017.

@@ -124,12 +124,14 @@ std::uint64_t RaggedBlocks::blocks_for(Cells cells, std::uint32_t row) const {
 }
 
 bool copy_cells(ReaderEpoch& epoch, const Cell* cells, std::uint64_t n, std::uint64_t element_bytes, std::byte* to, std::uint64_t* since) {
-  for (std::uint64_t i = 0; i < n; ++i) {
-    if (i + 1 < n) {
-      for (std::uint64_t k = 0; k < 256; k += 64) __builtin_prefetch(cells[i + 1].at + k);
-    }
+  for (std::uint64_t i = 0; i < n;) {
     const std::byte* from = cells[i].at;
-    for (std::uint64_t left = cells[i].elements * element_bytes; left > 0;) {
+    std::uint64_t left = cells[i].elements * element_bytes;
+    for (++i; i < n && left > 0 && cells[i].at == from + left; ++i) left += cells[i].elements * element_bytes;  // lie one after the other
+    if (i < n && cells[i].elements > 0) {
+      for (std::uint64_t k = 0; k < 256; k += 64) __builtin_prefetch(cells[i].at + k);
+    }
+    while (left > 0) {
       const std::uint64_t part = std::min(left, kProgressBytes);
       memcpy(to, from, part);
       to += part;

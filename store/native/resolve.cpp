@@ -116,7 +116,7 @@ void Sampler::append_runs(const std::vector<StepRun>& found, std::vector<CopyRun
   for (const StepRun& run : found) {
     const Cursor at = locate(run.first);
     if (&run != &found.front() && runs.back().base == at.base && runs.back().row + runs.back().n == at.row) runs.back().n += run.n;
-    else runs.push_back({at.base, at.row, run.n});
+    else runs.push_back({at.base, at.row, run.n, at.block});
   }
 }
 
@@ -137,10 +137,10 @@ void Sampler::resolve_stack(std::uint32_t slot, std::vector<CopyRun>& runs) {
   found_.clear();
   const std::uint32_t before = walk_.backward(slot, plan_.stack - 1, found_);
   const Cursor first = locate(found_.empty() ? slot : found_.front().first);
-  for (std::uint32_t k = before + 1; k < plan_.stack; ++k) runs.push_back(plan_.pad_zeros ? CopyRun{nullptr, 0, 1} : CopyRun{first.base, first.row, 1});
+  for (std::uint32_t k = before + 1; k < plan_.stack; ++k) runs.push_back(plan_.pad_zeros ? CopyRun{nullptr, 0, 1} : CopyRun{first.base, first.row, 1, first.block});
   append_runs(found_, runs);
   const Cursor last = locate(slot);
-  runs.push_back({last.base, last.row, 1});
+  runs.push_back({last.base, last.row, 1, last.block});
 }
 
 void Sampler::resolve_after(std::uint32_t i, std::uint32_t slot) {
@@ -149,7 +149,7 @@ void Sampler::resolve_after(std::uint32_t i, std::uint32_t slot) {
     const std::uint32_t after = table_->next(slot);
     if (after != kNoRow) slot = after;
     const Cursor at = locate(slot);
-    after_runs_.push_back({at.base, at.row, 1});
+    after_runs_.push_back({at.base, at.row, 1, at.block});
   }
   if (m < plan_.steps) after_runs_.push_back({nullptr, 0, plan_.steps - m});
 }

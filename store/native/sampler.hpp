@@ -72,8 +72,8 @@ class Sampler {
 
   // Rows of a whole batch, in the order of the output.
   struct CopyRun {
-    const std::byte* base;  // null: zeros
-    std::uint32_t row, n;
+    const std::byte* base;  // of their block; null: zeros, or where rows vary in length no elements
+    std::uint32_t row, n, block = kNoRow;
   };
 
   // resolve.cpp: where everything is
@@ -96,11 +96,13 @@ class Sampler {
   // gather.cpp: copies
   std::byte* begin(std::uint64_t bytes, Target* target);
   bool copy(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
-  void find_cells(std::uint32_t n);
+  bool find_cells(ReaderEpoch& epoch, std::uint32_t n);
   bool make_room(const ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
   bool gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out);
   bool bring_cells(ReaderEpoch& epoch, std::uint32_t n);
   bool copy_from_disk_too(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target);
+  template <class F>
+  void each_run(Source source, std::uint32_t n, F f) const;
   template <class F>
   void each_piece(std::uint32_t n, F f) const;
   bool gather_rows(ReaderEpoch& epoch, const Output& output, std::uint32_t n, std::byte* to);
@@ -121,12 +123,32 @@ class Sampler {
   std::vector<CopyRun> sequence_runs_, stack_runs_, next_stack_runs_, after_runs_;
   std::vector<StepRun> found_;     // scratch of one window
   std::vector<std::byte> drawn_;   // keys, probabilities and weights, until it is known how much the rows take
-  std::vector<Cell> cells_;        // of each output whose rows vary in length, n
+  std::vector<Cell> cells_;        // of each output whose rows vary in length, n times its count
   std::vector<Piece> pieces_;      // of rows on disk
   bool cold_ = true;               // they came from the disk itself of late, not from the page cache
   std::vector<double> draws_, goal_draws_;
   std::vector<std::uint32_t> slots_, spent_;
   std::uint64_t since_ = 0;        // bytes copied since the last sign of life
 };
+
+// Calls f(run) for the rows that outputs of a source copy, as resolved, in the order of the output. Of those with another goal: their own.
+template <class F>
+void Sampler::each_run(Source source, std::uint32_t n, F f) const {
+  const auto rows = [&](const Cursor* from) {
+    for (std::uint32_t i = 0; i < n; ++i) f(CopyRun{from[i].base, from[i].row, 1, from[i].block});
+  };
+  const auto runs = [&](const std::vector<CopyRun>& all) {
+    for (const CopyRun& run : all) f(run);
+  };
+  switch (source) {
+    case Source::successor: case Source::next_goal: return rows(rows_.data() + n);
+    case Source::first: return rows(firsts_.data());
+    case Source::sequence: return runs(sequence_runs_);
+    case Source::stack: return runs(stack_runs_);
+    case Source::next_stack: return runs(next_stack_runs_);
+    case Source::after: return runs(after_runs_);
+    default: return rows(rows_.data());
+  }
+}
 
 }  // namespace conduit

@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conduit import StaleKey, Table, Writer, windows
+from conduit import Ragged, StaleKey, Table, Writer, windows
 from tests.store_support import EPISODIC, fresh_store, keys_of, scalar_writer
 
 WRITERS = 3
@@ -129,6 +129,8 @@ OPERATIONS = st.lists(
 class Play:
     """Writers of one table, and the model beside them."""
 
+    obs = "obs"  # the column with the numbers of observations
+
     def __init__(self, table: Table) -> None:
         self.table, self.model = table, Model()
         self.writers: list[Writer | None] = [None] * WRITERS
@@ -138,6 +140,17 @@ class Play:
     def number(self) -> int:
         self.serial += 1
         return self.serial
+
+    def observation(self, number: int) -> Any:
+        return number
+
+    def others(self, number: int) -> dict[str, Any]:
+        """What a step has beside what all tables have."""
+        return {}
+
+    def columns(self, window: Any, expected: dict[str, Any]) -> dict[str, Any]:
+        """The columns of a batch that the model's window is."""
+        return expected
 
     def run(self, which: int, steps: int, end: str) -> None:
         writer = self.writers[which]
@@ -152,8 +165,9 @@ class Play:
             episode.rows.append(obs)
             last = end if k == steps - 1 and end in ("terminated", "truncated") else ""
             writer.append(
-                obs=obs, action=obs, reward=obs % 7, terminated=last == "terminated", truncated=last == "truncated"
-            )
+                obs=self.observation(obs), action=obs, reward=obs % 7, terminated=last == "terminated",
+                truncated=last == "truncated", **self.others(obs),
+            )  # fmt: skip
         if end == "close":
             writer.close()
             episode.cut = True
@@ -161,14 +175,18 @@ class Play:
         elif end:
             episode.end = end if end != "end" else ""
             episode.final = self.number()
-            writer.end(episode.final)
+            writer.end(self.observation(episode.final))
             self.running[which] = None
 
     def compare(self, views: dict[str, Any]) -> None:
         table, model = self.table, self.model
         table.verify()
         keys = keys_of(table)
-        blocks = [(int(obs), key) for view in table.blocks() for obs, key in zip(_obs(view), view.keys, strict=True)]
+        blocks = [
+            (int(obs), key)
+            for view in table.blocks()
+            for obs, key in zip(self._numbers(view), view.keys, strict=True)
+        ]
         assert len(blocks) == len(keys)
         finals = {e.final for e in model.episodes}
         model.live = {obs for obs, _ in blocks} - finals
@@ -185,8 +203,9 @@ class Play:
                     continue
                 assert expected is not None, (name, window, obs)
                 ready += 1
-                got = {column: batch[column][0].tolist() for column in expected}
-                assert got == expected, (name, window)
+                whole = self.columns(window, expected)
+                got = {column: listed(batch[column][0]) for column in whole}
+                assert got == whole, (name, window)
             info = table.info(window=name)
             assert (info.ready_rows, info.total_priority) == (ready, ready)
             if ready:
@@ -194,16 +213,24 @@ class Play:
                 assert (drawn.probabilities == 1 / ready).all()
 
 
-def _obs(view: Any) -> Any:
-    from conduit_store.arrow import to_numpy
+    def _numbers(self, view: Any) -> Any:
+        from conduit_store.arrow import to_numpy
 
-    return to_numpy("obs", view.to_arrow().column("obs"))
+        return to_numpy(self.obs, view.to_arrow().column(self.obs))
+
+
+def listed(value: Any) -> Any:
+    """A value of a batch as Python's own, lists of lists."""
+    if isinstance(value, Ragged):
+        return [listed(row) for row in value]
+    return value if isinstance(value, str) else value.tolist()
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    first=SEQUENCES, second=st.one_of(EPISODES, SEQUENCES), third=STACKS, size=st.integers(6, 60), operations=OPERATIONS
-)
+    first=SEQUENCES, second=st.one_of(EPISODES, SEQUENCES), third=STACKS, size=st.integers(10, 60),
+    operations=OPERATIONS,
+)  # fmt: skip
 def test_windows_are_what_they_say(
     first: windows.Sequence, second: Any, third: windows.FrameStack, size: int, operations: list[tuple[int, int, str]]
 ) -> None:

@@ -17,7 +17,7 @@ from torch.utils.dlpack import from_dlpack
 import conduit
 from conduit import batch as batches
 from conduit import limiters, samplers
-from conduit_store.errors import PriorityError, ShapeMismatch
+from conduit_store.errors import PriorityError, ShapeMismatch, StoreClosed
 from conduit_store.native import native
 from tests.store_support import fresh_store
 
@@ -198,6 +198,19 @@ def test_rows_stay_what_they_are_while_their_pages_are_joined() -> None:
                   if re.search(r"memfd:.*", line) and mapped_bytes(line) >= 32 << 20]  # fmt: skip
         assert starts
         assert all(start % (2 << 20) == 0 for start in starts)
+
+
+def test_who_closes_a_store_does_not_wait_for_all_of_its_pages() -> None:
+    with fresh_store("64MiB") as store:
+        table = store.create_table("t", _SCHEMA, 1_000)
+        core, attachment = table._native, store._native
+        attachment.shutdown()
+        for touch in (
+            lambda: attachment.populate(core.data_offset, core.data_bytes, True),
+            lambda: core.join_index(0, core.control_bytes),
+        ):
+            with pytest.raises(StoreClosed):
+                touch()
 
 
 def mapped_bytes(line: str) -> int:

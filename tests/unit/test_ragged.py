@@ -135,3 +135,25 @@ def test_jagged_tensors_of_a_part() -> None:
     assert [row.tolist() for row in part.unbind()] == [[3, 4], [5, 6, 7, 8]]
     turned = Ragged(np.arange(4)[::-1], [0, 1, 4]).to_torch("packed")
     assert turned[0].tolist() == [3, 2, 1, 0]
+
+
+def test_rows_of_several_steps() -> None:
+    rows = Ragged._made(np.arange(6), np.array([0, 1, 1, 3, 6, 6, 6]), None, (2, 3))
+    assert len(rows) == 2
+    assert rows.lengths.tolist() == [[1, 0, 2], [3, 0, 0]]
+    assert [[step.tolist() for step in row] for row in rows] == [[[0], [], [1, 2]], [[3, 4, 5], [], []]]
+    assert rows[1, 0].tolist() == rows[-1][0].tolist() == [3, 4, 5]
+    assert rows[0].shape == (3,)
+    assert [step.tolist() for step in rows[:, 2]] == [[1, 2], []]
+    assert rows[[1, 1, 0]].lengths.tolist() == [[3, 0, 0], [3, 0, 0], [1, 0, 2]]
+    mask = np.array([[True, False, True], [True, False, False]])
+    assert [step.tolist() for step in rows[mask]] == [[0], [1, 2], [3, 4, 5]]
+    array, there = rows.padded(-1)
+    assert array.tolist() == [[[0, -1, -1], [-1, -1, -1], [1, 2, -1]], [[3, 4, 5], [-1, -1, -1], [-1, -1, -1]]]
+    assert (there == (array != -1)).all()
+    assert repr(rows) == "<Ragged of 2 x 3 rows, int64 (None,), 6 elements>"
+    with pytest.raises(ShapeMismatch, match="row 3 has 3 elements, length is 2"):
+        rows.padded(length=2)
+    for wrong in (2, (0, 3)):
+        with pytest.raises(IndexError):
+            rows[wrong]

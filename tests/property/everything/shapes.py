@@ -7,7 +7,6 @@ of its step holds, so that whatever comes out of a table can be checked without 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conduit import Column, ConfigError, Disk, Schema, Store, Table, samplers, windows
+from conduit import Column, Disk, Schema, Store, Table, samplers, windows
+from tests.disk_support import with_least_memory
 
 SPAN = 1_000  # more than any episode has steps
 WRITERS = 5  # at a time, at most: one for arrays, one for environments that step together, the others step by step
@@ -42,6 +42,10 @@ def tokens_of(number: int) -> Array:
     return np.arange((number * 13) % 7, dtype=np.int32) + number
 
 
+def text_of(number: int) -> str:
+    return "é" * (number % 3) + str(number) * (number % 4 > 0)
+
+
 @dataclass(frozen=True)
 class Shape:
     """What a table is created with. Which of the columns that not every table has are there: its four flags."""
@@ -49,7 +53,7 @@ class Shape:
     categories: bool  # actions are strings, else numbers
     image: bool
     nullable: bool  # advantages, which are mutable too
-    ragged: bool  # tokens, a row of each length
+    ragged: bool  # tokens, a row of each length, and text that is observed
     schema: Schema = field(repr=False)
     max_size: int
     windows: dict[str, Window]
@@ -62,13 +66,7 @@ class Shape:
         """Create the table; with rows on disk it gets the least memory that it may have."""
         if not self.on_disk:
             return self._create(store, None, seed)
-        try:
-            return self._create(store, Disk(folder, 1), seed)
-        except ConfigError as error:
-            least = re.search(r"Give at least ([\d,]+) bytes", str(error))
-            if least is None:
-                raise
-            return self._create(store, Disk(folder, int(least[1].replace(",", ""))), seed)
+        return with_least_memory(folder, lambda disk: self._create(store, disk, seed))
 
     def _create(self, store: Store, disk: Disk | None, seed: int) -> Table:
         return store.create_table(
@@ -82,6 +80,8 @@ class Shape:
         obs: Columns = {"a": np.int64(number), "b": np.full(3, number % 1009, np.float32)}
         if self.image:
             obs["img"] = np.full((4, 4), number % 251, np.uint8)
+        if self.ragged:
+            obs["text"] = text_of(number)
         return obs
 
     def row(self, number: int, end: str) -> Columns:
@@ -98,12 +98,11 @@ class Shape:
         return row
 
     def observations(self, numbers: Sequence[int]) -> Columns:
-        made = [self.observation(number) for number in numbers]
-        return {name: np.stack([obs[name] for obs in made]) for name in made[0]}
+        return _stacked([self.observation(number) for number in numbers])
 
     def columns(self, rows: Sequence[Columns], masked: bool) -> Columns:
         """Rows as arrays. Nulls are None in a list, or with `masked` zeros with a mask."""
-        made: Columns = {"obs": {name: np.stack([row["obs"][name] for row in rows]) for name in rows[0]["obs"]}}
+        made: Columns = {"obs": _stacked([row["obs"] for row in rows])}
         for name in rows[0].keys() - {"obs"}:
             values = [row[name] for row in rows]
             if name == "tok" or (name == "action" and self.categories) or (name == "adv" and not masked):
@@ -132,11 +131,11 @@ def random_shape(chance: random.Random) -> Shape:
     if nullable:
         columns.append(Column("adv", "float32", mutable=True, nullable=True))
     if ragged:
-        columns.append(Column("tok", "int32", (None,), mean_length=4))
+        columns += [Column("tok", "int32", (None,), mean_length=4), Column("obs/text", "string", mean_length=3)]
     chance.shuffle(columns)
-    on_disk = not ragged and chance.random() < 0.5
+    on_disk = chance.random() < 0.5
     max_size = chance.choice([60, 200, 500] if on_disk else [7, 20, 60, 200, 500])
-    chosen = _random_windows(chance, ragged, max_size)
+    chosen = _random_windows(chance, max_size)
     max_times_sampled = chance.choice([None, None, 1, 2, 5])
     return Shape(
         categories, image, nullable, ragged, Schema(tuple(columns)), max_size, chosen,
@@ -145,20 +144,26 @@ def random_shape(chance: random.Random) -> Shape:
     )  # fmt: skip
 
 
-def _random_windows(chance: random.Random, ragged: bool, max_size: int) -> dict[str, Window]:
-    """n-step windows, and up to three others of those that a table with such rows can have."""
+def _stacked(observations: Sequence[Columns]) -> Columns:
+    return {
+        name: [obs[name] for obs in observations] if name == "text" else np.stack([obs[name] for obs in observations])
+        for name in observations[0]
+    }
+
+
+def _random_windows(chance: random.Random, max_size: int) -> dict[str, Window]:
+    """n-step windows, and up to three others."""
     pool: dict[str, Window] = {"row": windows.Row(), "transition": windows.Transition(0.9)}
-    if not ragged:
-        sequence = windows.Sequence(
-            chance.choice([1, 3, 5]), burn_in=chance.choice([0, 2]), period=chance.choice([1, 2]),
-            strict=chance.random() < 0.3, next_obs=chance.random() < 0.7,
-        )  # fmt: skip
-        if not sequence.strict or sequence.length + sequence.burn_in <= max_size:
-            pool["sequence"] = sequence
-        pool["stack"] = windows.FrameStack(
-            chance.choice([1, 2, 4]), n=chance.choice([1, 3]), gamma=0.9, pad=chance.choice(["repeat", "zeros"])
-        )
-        pool["episode"] = windows.Episode(chance.choice([2, 6]), next_obs=chance.random() < 0.7)
+    sequence = windows.Sequence(
+        chance.choice([1, 3, 5]), burn_in=chance.choice([0, 2]), period=chance.choice([1, 2]),
+        strict=chance.random() < 0.3, next_obs=chance.random() < 0.7,
+    )  # fmt: skip
+    if not sequence.strict or sequence.length + sequence.burn_in <= max_size:
+        pool["sequence"] = sequence
+    pool["stack"] = windows.FrameStack(
+        chance.choice([1, 2, 4]), n=chance.choice([1, 3]), gamma=0.9, pad=chance.choice(["repeat", "zeros"])
+    )
+    pool["episode"] = windows.Episode(chance.choice([2, 6]), next_obs=chance.random() < 0.7)
     others = chance.sample(sorted(pool), min(len(pool), chance.choice([1, 2, 3])))
     steps = windows.NStep(chance.choice([1, 2, 3, 5]), chance.choice([0.0, 0.5, 0.9, 1.0]))
     return {"n-step": steps, **{name: pool[name] for name in others}}
