@@ -1,25 +1,24 @@
 """Episodes of on-policy algorithms: their steps lie in a queue, what travels is a handle, and each is opened once.
 
-A row is a step as RLlib's episode holds it, whatever its module puts out included; an episode's last row has only its
-observation. Opening claims the rows, so that they belong to one process, and gives views of the blocks that they lie
-in: read-only, and valid for as long as somebody has them. Steps that lie in two blocks are put together: a copy.
+Opening claims the rows, so that they belong to one process, and gives views of the blocks that they lie in: read-only,
+and valid for as long as somebody has them. Steps that lie in two blocks are put together: a copy. What an episode is
+beside its rows is in forms.py.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
-import pickle
-import zlib
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from conduit.blocks import BlockView
+from conduit.delivery import Consumer
 from conduit.queue import Queue
+from conduit.rllib.bootstrap import Extended, extend
+from conduit.rllib.forms import rebuilt
 from conduit.store import Store, _shared
 from conduit_store.arrays import Array
 from conduit_store.errors import StaleKey, StoreNotFound
@@ -64,8 +63,12 @@ class _Stored:
         self._whole = self.open() if self._whole is None else self._whole
         return self._whole.slice(steps, **given)
 
-    def open(self) -> Any:
-        """Return the episode."""
+    def open(self, blocks: Blocks | None = None, *, extended: bool = False) -> Any:
+        """Return the episode; `extended` by the step that RLlib's learners add to each. It can be had once.
+
+        Raises:
+            StaleKey: it was opened before, in any process, or given up by a writer that found no room.
+        """
         raise NotImplementedError
 
 
@@ -100,14 +103,10 @@ class StoredEpisode(_Stored):
         """Steps of the agent."""
         return self.steps
 
-    def open(self, blocks: Blocks | None = None) -> Any:
-        """Return the `SingleAgentEpisode`. It can be had once, in one process.
-
-        Raises:
-            StaleKey: it was opened before, or given up by a writer that found no room.
-        """
+    def open(self, blocks: Blocks | None = None, *, extended: bool = False) -> Any:
+        """Return the `SingleAgentEpisode`; see above."""
         columns = (blocks or Blocks()).take(self)
-        return _episode(self, columns)
+        return rebuilt(self.form, self.kept, columns, self.lookback, self.steps, extended=extended)
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = (self.origin, self.queue, self.runs, self.steps, self.lookback, self.form, self.kept)
@@ -131,13 +130,15 @@ class StoredEpisodes(_Stored):
         """Steps of all agents together."""
         return sum(len(episode) for episode in self.agents.values())
 
-    def open(self, blocks: Blocks | None = None) -> Any:
-        """Return the `MultiAgentEpisode`; as `StoredEpisode.open`."""
+    def open(self, blocks: Blocks | None = None, *, extended: bool = False) -> Any:
+        """Return the `MultiAgentEpisode`; see above."""
         blocks = blocks or Blocks()
-        self.shell.agent_episodes = {
-            agent: episode.open(blocks) if isinstance(episode, StoredEpisode) else episode
-            for agent, episode in self.agents.items()
-        }
+        found = self.shell.agent_episodes = {}
+        for agent, episode in self.agents.items():
+            if isinstance(episode, StoredEpisode):
+                found[agent] = episode.open(blocks, extended=extended)
+            else:
+                found[agent] = extend(episode) if extended else episode
         return self.shell
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -182,15 +183,16 @@ class Blocks:
     """Blocks that episodes lie in, looked up once. For one thread; short-lived, since it pins what it has."""
 
     def __init__(self) -> None:
-        self._queues: dict[tuple[str, str], Queue] = {}
+        self._queues: dict[tuple[str, str], tuple[Queue, Consumer]] = {}
         self._pinned: dict[tuple[Queue, int], _Pinned] = {}
 
     def take(self, handle: StoredEpisode) -> dict[str, Array]:
         """Return views of a handle's rows by column, and claim the rows."""
         place = handle.origin.store, handle.queue
-        queue = self._queues.get(place)
-        if queue is None:
-            queue = self._queues[place] = _shared(handle.origin.store, False).queue(handle.queue)
+        if place not in self._queues:
+            queue = _shared(handle.origin.store, False).queue(handle.queue)
+            self._queues[place] = queue, queue._consumer(None)
+        queue, consumer = self._queues[place]
         # Pinned first and then claimed: rows that nobody claims any more may be overwritten.
         try:
             pieces = [piece for first, n in handle.runs for piece in self._pieces(queue, first, n)]
@@ -198,7 +200,7 @@ class Blocks:
             raise StaleKey(_gone(handle)) from None
         runs = [np.arange(first, first + n, dtype=np.uint64) for first, n in handle.runs]
         keys = runs[0] if len(runs) == 1 else np.concatenate(runs)
-        if queue.drop(keys) != len(keys):
+        if consumer.drop(keys) != len(keys):
             raise StaleKey(_gone(handle))
         if len(pieces) == 1:
             return pieces[0]
@@ -222,16 +224,19 @@ class Blocks:
             slot, n = slot + here, n - here
 
 
-def opened(episodes: list[Any]) -> list[Any]:
-    """Open every handle among `episodes`; one whose steps were given up meanwhile is left out, and logged."""
+def opened(episodes: Sequence[Any], *, extended: bool = False) -> list[Any]:
+    """Open every handle among `episodes`; one whose steps were given up meanwhile is left out, and logged.
+
+    `extended`: every episode, by the step that RLlib's learners add to each.
+    """
     blocks = Blocks()
-    found: list[Any] = []
+    found: list[Any] = Extended() if extended else []
     for episode in episodes:
-        if not isinstance(episode, StoredEpisode | StoredEpisodes):
-            found.append(episode)
+        if not isinstance(episode, _Stored):
+            found.append(extend(episode) if extended else episode)
             continue
         try:
-            found.append(episode.open(blocks))
+            found.append(episode.open(blocks, extended=extended))
         except StaleKey as gone:
             logger.warning("an episode is lost: %s", gone)
     return found
@@ -258,118 +263,3 @@ def _all_arrived(shell: Any, agents: Mapping[Any, Any], steps: int) -> Any:
     """As `_arrived`: the agents' episodes have arrived before."""
     lost = any(isinstance(episode, list) for episode in agents.values())
     return [] if lost else StoredEpisodes(shell, agents, steps).open()
-
-
-# ---- what an episode is beside its steps
-
-_BUFFERS = ("observations", "actions", "rewards")
-
-
-def form_of(episode: Any) -> tuple[Any, ...] | None:
-    """Return which columns an episode's buffers become, nested as they are; None where they are not alike in length."""
-    buffers = {name: getattr(episode, name) for name in _BUFFERS}
-    extra = episode.extra_model_outputs
-    if not all(buffer.finalized for buffer in (*buffers.values(), *extra.values())):
-        return None
-    lookback = episode.observations.lookback
-    if any(buffer.lookback != lookback for buffer in (episode.actions, episode.rewards, *extra.values())):
-        return None
-    return (
-        _named("obs", episode.observations.data),
-        _named("actions", episode.actions.data),
-        {name: _named(name, buffer.data) for name, buffer in extra.items()},
-    )
-
-
-def columns_of(episode: Any, form: tuple[Any, ...]) -> dict[str, Array]:
-    """Return the arrays behind the names of `form_of`: observations, and the others, which are one shorter."""
-    columns: dict[str, Array] = {}
-    _collect(form[0], episode.observations.data, columns)
-    _collect(form[1], episode.actions.data, columns)
-    columns["rewards"] = episode.rewards.data
-    for name, buffer in episode.extra_model_outputs.items():
-        _collect(form[2][name], buffer.data, columns)
-    return columns
-
-
-def kept_of(episode: Any) -> tuple[Any, ...]:
-    """Return what an episode has beside its steps: small, and pickled with the handle."""
-    infos = episode.infos
-    return (
-        episode.id_,
-        (episode.agent_id, episode.module_id, episode.multi_agent_episode_id),
-        (episode.is_terminated, episode.is_truncated, episode.t_started, episode.t),
-        (episode._start_time, episode._last_step_time),
-        episode.custom_data or None,
-        (infos.data if any(infos.data) else len(infos.data), infos.lookback),
-    )
-
-
-def _episode(handle: StoredEpisode, columns: dict[str, Array]) -> Any:
-    blank, (obs, actions, extra) = _unpacked(handle.form)
-    id_, names, flags, times, custom, (infos, infos_lookback) = handle.kept
-    episode = copy.copy(blank)
-    episode.id_ = id_
-    episode.agent_id, episode.module_id, episode.multi_agent_episode_id = names
-    episode.is_terminated, episode.is_truncated, episode.t_started, episode.t = flags
-    episode._start_time, episode._last_step_time = times
-    episode._custom_data = custom or {}
-    infos = [{} for _ in range(infos)] if isinstance(infos, int) else infos
-    episode.infos = _filled(blank.infos, infos, infos_lookback, finalized=False)
-    lookback, steps = handle.lookback, handle.lookback + handle.steps
-    episode.observations = _filled(blank.observations, _nested(obs, columns, steps + 1), lookback)
-    episode.actions = _filled(blank.actions, _nested(actions, columns, steps), lookback)
-    episode.rewards = _filled(blank.rewards, columns["rewards"][:steps], lookback)
-    episode.extra_model_outputs = {
-        name: _filled(blank.infos, _nested(form, columns, steps), lookback) for name, form in extra.items()
-    }
-    return episode
-
-
-def _filled(blank: Any, data: Any, lookback: int, *, finalized: bool = True) -> Any:
-    """A buffer of the blank one's space. RLlib's constructor looks at the space anew, and at the length of dicts."""
-    buffer = object.__new__(type(blank))  # as copy.copy, in a fifth of the time: there are eight an episode
-    buffer.__dict__.update(blank.__dict__)
-    buffer.data, buffer.lookback, buffer.finalized = data, lookback, finalized
-    return buffer
-
-
-def packed(form: Any) -> bytes:
-    """A form on its way. Spaces of images are two more images, but all of one number."""
-    return zlib.compress(pickle.dumps(form))
-
-
-@lru_cache(maxsize=64)
-def _unpacked(form: bytes) -> Any:
-    """An episode of these spaces without steps, and which columns are what."""
-    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-
-    (observation_space, action_space), names = pickle.loads(zlib.decompress(form))
-    return SingleAgentEpisode(observation_space=observation_space, action_space=action_space), names
-
-
-def _named(name: str, data: Any) -> Any:
-    if isinstance(data, Mapping):
-        return {key: _named(f"{name}/{key}", value) for key, value in data.items()}
-    if isinstance(data, tuple):
-        return tuple(_named(f"{name}/{i}", value) for i, value in enumerate(data))
-    return name
-
-
-def _collect(form: Any, data: Any, columns: dict[str, Array]) -> None:
-    if isinstance(form, str):
-        columns[form] = data
-    elif isinstance(form, Mapping):
-        for key, below in form.items():
-            _collect(below, data[key], columns)
-    else:
-        for below, value in zip(form, data, strict=True):
-            _collect(below, value, columns)
-
-
-def _nested(form: Any, columns: dict[str, Array], n: int) -> Any:
-    if isinstance(form, str):
-        return columns[form][:n]
-    if isinstance(form, Mapping):
-        return {key: _nested(below, columns, n) for key, below in form.items()}
-    return tuple(_nested(below, columns, n) for below in form)

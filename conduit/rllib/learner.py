@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from conduit.rllib.agents import AgentsReplay
+from conduit.rllib.bootstrap import install
 from conduit.rllib.delivery import Deliveries, Delivery, begin
 from conduit.rllib.episodes import opened
 from conduit.rllib.replay import Replay
@@ -85,10 +86,12 @@ def taking_batches(base: type) -> type:
 class EpisodeLearner:
     """Mixed into the Learner class of an on-policy algorithm. Overrides its making of a batch, and shutting down.
 
-    All behind that is RLlib's: connectors, advantages, minibatches, the learner thread of APPO and IMPALA.
+    All behind that is RLlib's: connectors, advantages, minibatches, the learner thread of APPO and IMPALA. One piece of
+    its connectors is replaced, by one that does the same for episodes that come out of a queue.
     """
 
     _conduit_store: Store | None = None
+    _conduit_extends = False  # opened episodes have the step that RLlib's own piece would add
 
     def conduit_connect(self, address: QueueAddress) -> None:
         """Open the episodes of the store at `address` from now on.
@@ -98,11 +101,12 @@ class EpisodeLearner:
         """
         os.environ.setdefault("CONDUIT_RUNTIME_DIR", address.runtime_dir)
         self._conduit_store = Store.attach(address.store)
+        self._conduit_extends = install(self._learner_connector)  # type: ignore[attr-defined]
 
     def _make_batch_if_necessary(self, training_data: Any) -> Any:
         """Handles become the episodes that they stand for."""
         if training_data.episodes:
-            episodes = opened(training_data.episodes)
+            episodes = opened(training_data.episodes, extended=self._conduit_extends)
             if not episodes:
                 raise SampleTimeout(
                     f"all {len(training_data.episodes)} episodes of this batch were given up before it was their turn: "

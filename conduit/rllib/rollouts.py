@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conduit.queue import Queue
-from conduit.rllib.episodes import Origin, StoredEpisode, StoredEpisodes, columns_of, form_of, kept_of, packed
+from conduit.rllib.episodes import Origin, StoredEpisode, StoredEpisodes
+from conduit.rllib.forms import REWARDS, kept_of, packed, read
 from conduit.store import Store
 from conduit_store.arrays import Array
 from conduit_store.errors import AppendTimeout, NameTaken, UnknownTable
@@ -34,6 +35,7 @@ class QueueAddress(NamedTuple):
     max_size: int  # rows: steps, and one more for each episode
     timeout: float | None  # seconds that an env runner waits for room
     opens_on_arrival: bool
+    least_bytes: int = 0  # of rows, though max_size were fewer: what lies in one block is opened without a copy
 
     def writer(self, store: Store, ongoing: int) -> EpisodeWriter:
         """Return a writer for one env runner, of whatever number of environments."""
@@ -48,9 +50,10 @@ class QueueAddress(NamedTuple):
         with suppress(UnknownTable):
             return store.queue(name)
         try:
-            # Blocks as large as for a single writer: more episodes lie in one block, and are opened without a copy. The
-            # open blocks of the other env runners come out of max_size, which has room for them.
-            return store.create_queue(name, schema, self.max_size, max_writers=1)
+            # Blocks as large as for a single writer, for the same reason. The open blocks of the other env runners come
+            # out of max_size, which has room for them.
+            max_size = max(self.max_size, self.least_bytes // schema.row_bytes)
+            return store.create_queue(name, schema, max_size, max_writers=1)
         except NameTaken:  # by another env runner, meanwhile
             return store.queue(name)
 
@@ -63,6 +66,16 @@ class _Episode(NamedTuple):
     rows: int
 
 
+class _Bundle:
+    """Episodes that are alike, to be appended at once."""
+
+    __slots__ = ("episodes", "rows")
+
+    def __init__(self) -> None:
+        self.episodes: list[_Episode] = []
+        self.rows = 0
+
+
 class EpisodeWriter:
     """Writes the episodes that an env runner returns. For one thread of one process."""
 
@@ -72,7 +85,7 @@ class EpisodeWriter:
         self._origin = Origin(store.name, address.runtime_dir, address.opens_on_arrival)
         self._queues: dict[str, Queue] = {}
         self._forms: dict[str, tuple[Any, Any, bytes]] = {}
-        self._bundles: dict[tuple[Any, ...], list[_Episode]] = {}  # alike, and not appended yet
+        self._bundles: dict[tuple[Any, ...], _Bundle] = {}  # alike, and not appended yet
 
     def write(self, episodes: Sequence[Any]) -> list[Any]:
         """Append the steps of RLlib's episodes; return a handle for each.
@@ -103,31 +116,31 @@ class EpisodeWriter:
             return episode
         if not episode.is_numpy:
             episode = episode.to_numpy()
-        form = form_of(episode)
-        if form is None:
+        contents = read(episode)
+        if contents is None:
             return episode
-        columns = columns_of(episode, form)
-        lookback = episode.observations.lookback
+        form, columns, lookback = contents
         n = lookback + steps + 1
-        if any(n - len(values) not in (0, 1) for values in columns.values()):
-            return episode
         form_bytes = self._form(name, episode, form)
         handle = StoredEpisode(self._origin, name, (), steps, lookback, form_bytes, kept_of(episode))
-        alike = (name, *((key, values.dtype, values.shape[1:]) for key, values in columns.items()))
-        bundle = self._bundles.setdefault(alike, [])
-        if sum(other.rows for other in bundle) + n > self._address.max_size // _BUNDLES:
+        alike = (name, *[(key, values.dtype, values.shape[1:]) for key, values in columns.items()])
+        bundle = self._bundles.get(alike)
+        if bundle is None:
+            bundle = self._bundles[alike] = _Bundle()
+        if bundle.rows + n > self._address.max_size // _BUNDLES:
             self._flush(bundle)
-        bundle.append(_Episode(handle, columns, n))
+        bundle.rows += n
+        bundle.episodes.append(_Episode(handle, columns, n))
         return handle
 
-    def _flush(self, bundle: list[_Episode]) -> None:
+    def _flush(self, bundle: _Bundle) -> None:
         """Append episodes that are alike at once, and tell their handles where they are."""
-        if not bundle:
+        if not bundle.episodes:
             return
-        waiting, bundle[:] = list(bundle), []
+        waiting, bundle.episodes, bundle.rows = bundle.episodes, [], 0
         name = waiting[0].handle.queue
         names = waiting[0].columns
-        rows = {key: _joined([(episode.columns[key], episode.rows) for episode in waiting]) for key in names}
+        rows = {key: _joined(key, [(episode.columns[key], episode.rows) for episode in waiting]) for key in names}
         queue = self._queues.get(name)
         if queue is None:
             schema = Schema.from_example({key: values[0] for key, values in rows.items()})
@@ -184,13 +197,12 @@ class Rollouts:
         self.store.close()
 
 
-def _joined(parts: list[tuple[Array, int]]) -> Array:
-    """Columns of episodes, one behind the other, each with its number of rows: where one is missing, it is zeros."""
-    first = parts[0][0]
-    zeros = np.zeros((1, *first.shape[1:]), first.dtype)
+def _joined(name: str, parts: list[tuple[Array, int]]) -> Array:
+    """A column of episodes, one behind the other, each with its number of rows; see forms.py of the last."""
+    zero = np.zeros_like(parts[0][0][:1]) if name == REWARDS else None
     pieces: list[Array] = []
     for values, n in parts:
         pieces.append(values)
         if len(values) < n:
-            pieces.append(zeros)
-    return np.concatenate(pieces) if len(pieces) > 1 else first
+            pieces.append(values[-1:] if zero is None else zero)
+    return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]

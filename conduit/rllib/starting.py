@@ -20,6 +20,8 @@ from conduit_transport import names
 
 __all__ = ["Settings", "on_algorithm_init", "on_env_runners_recreated", "on_train_result"]
 
+_LEAST_QUEUE_BYTES = 4 << 20  # of an on-policy algorithm's queue: blocks of some hundred small rows
+
 
 class Settings(NamedTuple):
     """What `attach` was asked for."""
@@ -88,6 +90,7 @@ def _start_rollouts(settings: Settings, algorithm: Any, store: Store) -> None:
         max_size=settings.max_size or _rows_in_flight(config),
         timeout=settings.delivering.timeout,
         opens_on_arrival=aggregators > 0,
+        least_bytes=0 if settings.max_size else _LEAST_QUEUE_BYTES,
     )
     rollouts = Rollouts(store, address)
     _connect_learners(algorithm, EpisodeLearner, address)

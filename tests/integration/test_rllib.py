@@ -67,5 +67,5 @@ def test_rllib_with_processes(name: str) -> None:
 
 def test_every_scenario_is_run() -> None:
     assert set(SLOW) < {*BEHAVIOUR, *EXACT, *FLOWS}
-    assert len(EXACT) == 31
+    assert len(EXACT) == 32
     assert len(FLOWS) == 3

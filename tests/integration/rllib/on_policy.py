@@ -17,6 +17,7 @@ import torch
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
@@ -72,12 +73,30 @@ def exact(make: Callable[[], Any], *, updates: int = 3, queues: int = 1) -> None
         assert count["unacknowledged"] == 0, count
 
 
+class Marked(ConnectorV2):
+    """A user's piece of the learner's pipeline, which looks for what RLlib's first piece says of each episode."""
+
+    def __call__(self, *, batch: Any, episodes: Any, **_: Any) -> Any:
+        assert [key[0] for key in batch["loss_mask"]] == [episode.id_ for episode in episodes]
+        for episode in episodes:
+            rewards = episode.get_rewards() * (2.0 if episode.is_terminated else 1.0)
+            self.add_n_batch_items(batch, "rewards", rewards, len(episode), episode)
+        return batch
+
+
+def marked() -> Any:
+    return ppo(learner_connector=lambda *_: Marked())
+
+
 def exact_learner(make: Callable[[], Any], *, updates: int = 5) -> None:
     """Given the same episodes: batches and parameters. What RLlib's learner thread does, step by step."""
     stock = make().build_algo()
     ours = conduit.rllib.attach(make(), host_memory="256MiB").build_algo()
     try:
         learners = [algo.learner_group._learner for algo in (stock, ours)]
+        assert learners[1]._conduit_extends, "RLlib's first connector piece is another than the one that was replaced"
+        whole = not learners[0].module.is_stateful()
+        pieces = learners[1]._learner_connector.connectors
         learners[1].set_state(learners[0].get_state())
         before = _state(stock)
         writer = ours.env_runner._conduit_writer
@@ -86,7 +105,14 @@ def exact_learner(make: Callable[[], Any], *, updates: int = 5) -> None:
             handles = writer.write(copy.deepcopy(episodes))
             batches = []
             for learner, given in zip(learners, (copy.deepcopy(episodes), handles), strict=True):
+                added: dict[str, Any] = {}
+                if learner is learners[1] and i == 0:
+                    assert pieces[0].whole_columns
+                    pieces.insert(1, lambda batch, added=added, **_: added.update(batch) or batch)
                 batch = learner._make_batch_if_necessary(TrainingData(episodes=given))
+                if added:
+                    del pieces[1]
+                    assert {len(parts) for parts in added.values()} == {1 if whole else len(episodes)}
                 batches.append({name: dict(of) for name, of in batch.policy_batches.items()})
                 torch.manual_seed(i)
                 Learner.update(learner, training_data=TrainingData(batch=batch), timesteps={STEPS: 100 * i})
@@ -204,6 +230,7 @@ def behind(config: Any, learners: int, aggregators: int = 0) -> Any:
 SCENARIOS = {
     "ppo": lambda: exact(lambda: ppo().env_runners(num_envs_per_env_runner=2)),
     "ppo_lstm": lambda: exact(lambda: ppo().rl_module(model_config=SMALL | {"use_lstm": True, "max_seq_len": 8})),
+    "ppo_connector": lambda: exact(marked, updates=2),
     "ppo_agents": lambda: exact(lambda: agents(ppo()), queues=2),
     "impala": lambda: exact_learner(lambda: asynchronous(IMPALAConfig)),
     "appo": lambda: exact_learner(lambda: asynchronous(APPOConfig, use_lstm=True, max_seq_len=8)),
