@@ -35,12 +35,16 @@ def _write(path: Path, rows: int, seed: int) -> None:
 
     random = np.random.default_rng(seed)
     env: Any = gym.make("Pendulum-v1")
-    obs, after, rewards, ends, episodes = [], [], [], [], []
+    obs: list[Any] = []
+    after: list[Any] = []
+    rewards: list[Any] = []
+    ends: list[Any] = []
+    episodes: list[str] = []
     actions = random.uniform(-1, 1, (rows, 1)).astype(np.float32)
     now, number = env.reset(seed=seed)[0], 0
     for action in actions:
         then, reward, _, truncated, _ = env.step(2 * action)
-        for column, value in ((obs, now), (after, then), (rewards, reward), (ends, truncated)):
+        for column, value in ((obs, now), (after, then), (rewards, float(reward)), (ends, bool(truncated))):
             column.append(value)
         episodes.append(f"{seed}-{number}")
         now = then
@@ -52,9 +56,9 @@ def _write(path: Path, rows: int, seed: int) -> None:
         "eps_id": pa.array(episodes),
         "obs": ArrowTensorArray.from_numpy(np.array(obs, np.float32)),
         "actions": ArrowTensorArray.from_numpy(actions),
-        "rewards": pa.array([float(reward) for reward in rewards]),
+        "rewards": pa.array(rewards),
         "new_obs": ArrowTensorArray.from_numpy(np.array(after, np.float32)),
         "terminateds": pa.array([False] * rows),
-        "truncateds": pa.array([bool(end) for end in ends]),
+        "truncateds": pa.array(ends),
     }
     pq.write_table(pa.table(columns), path)
