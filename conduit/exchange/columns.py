@@ -11,14 +11,19 @@ import pyarrow.compute as pc
 
 from conduit.exchange.frame import arrow_array, as_stored
 from conduit_store.arrays import Array
+from conduit_store.arrow import arrow_type, with_nulls
 from conduit_store.errors import DtypeMismatch, ExchangeError
 from conduit_store.nulls import Convert, scattered
+from conduit_store.ragged import Ragged
 from conduit_store.ragged_values import as_ragged
 from conduit_store.scalars import null_error
 from conduit_store.schema import Column, Schema
 from conduit_store.values import as_rows
 
-__all__ = ["arrow_columns", "columns_of", "nullable_rows_of", "numbers_of", "rows_of"]
+__all__ = [
+    "arrow_columns", "arrow_rows", "blank", "columns_of", "indexable", "nullable_rows_of", "numbers_of", "packed",
+    "rows_of",
+]  # fmt: skip
 
 
 def rows_of(column: Column, data: pa.Array | pa.ChunkedArray, n: int | None = None) -> Any:
@@ -83,11 +88,55 @@ def columns_of(schema: Schema, table: pa.Table) -> dict[str, Any]:
     return found
 
 
+def indexable(column: Column, rows: Any) -> Array:
+    """Return rows as one array (n, ...). Where they vary in length as an array of arrays, each in memory of its own: so
+    they outlive what they were read from, and are chosen and joined as others are."""
+    if not column.ragged:
+        return np.asarray(rows)
+    made = np.empty(len(rows), object)
+    for i, row in enumerate(rows.pieces() if isinstance(rows, Ragged) else rows):
+        made[i] = np.frombuffer(row, np.uint8).copy() if isinstance(row, bytes) else np.array(row)
+    return made
+
+
+def blank(column: Column, n: int) -> Array:
+    """Return `n` rows of zeros, or of no elements, `indexable`."""
+    if column.ragged:
+        return indexable(column, [np.zeros((0, *column.shape[1:]), column.dtype)] * n)
+    return np.zeros((n, *column.shape), column.dtype)
+
+
+def packed(column: Column, rows: Array) -> Ragged:
+    """Return rows that vary in length as Ragged, from an array of arrays as `indexable` makes them."""
+    kind = np.int64 if column.dtype.kind in "mM" else column.dtype  # as integers, in which they were taken apart
+    values = np.concatenate([np.zeros((0, *column.shape[1:]), kind), *rows])
+    return Ragged(values.view(column.dtype), np.cumsum([0, *map(len, rows)]), text=column.text)
+
+
 def arrow_columns(schema: Schema, arrays: Mapping[str, Array]) -> dict[str, pa.Array]:
-    """The way back of `columns_of`, of columns of fixed width."""
+    """The way back of `columns_of`, of rows that are `indexable`."""
     return {
-        column.name: arrow_array(
+        column.name: arrow_rows(
             column, arrays[column.name], ~arrays[column.validity.name] if column.nullable else None
         )
         for column in schema.valued
     }
+
+
+def arrow_rows(column: Column, rows: Array, nulls: Array | None = None) -> pa.Array:
+    """Return `indexable` rows as an Arrow array of the exported type; null where `nulls`, bool (n,), says so.
+
+    Raises:
+        ArrowInvalid: text that is none. For use within `reading`.
+    """
+    if not column.ragged:
+        return arrow_array(column, rows, nulls)
+    given, kind = packed(column, rows), arrow_type(column, pa.bool_())
+    if column.text is None:
+        elements = arrow_array(column.elements, given.values)
+        made = pa.LargeListArray.from_arrays(pa.array(given.offsets), elements, type=kind)
+    else:
+        buffers = [None, pa.py_buffer(given.offsets), pa.py_buffer(np.ascontiguousarray(given.values))]
+        made = pa.Array.from_buffers(kind, len(rows), buffers)
+        made.validate(full=True)
+    return made if nulls is None else with_nulls(made, ~nulls)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from conduit.exchange.columns import arrow_columns, columns_of
-from conduit.exchange.frame import FINAL, Frame, arrow_array, as_stored
+from conduit.exchange.columns import arrow_columns, arrow_rows, columns_of, indexable, rows_of
+from conduit.exchange.frame import FINAL, Frame
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError
+from conduit_store.ragged_values import as_ragged
+from conduit_store.schema import Column, Schema
+from conduit_store.values import example_array
 
-__all__ = ["Episode", "Episodes", "check_episodic", "episode_of", "tables_of"]
+__all__ = [
+    "Episode", "Episodes", "check_episodic", "column_of", "episode_of", "objects", "stacked", "tables_of", "told_by",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """`columns`: (T, ...) of every column; `final`: what the last step led to, (1, ...) of every obs column; `ended`:
-    whether it is over, else there is more of it that is not known."""
+    """Rows are as `indexable` makes them. `columns`: (T, ...) of every column; `final`: what the last step led to,
+    (1, ...) of every obs column; `ended`: whether it is over, else there is more of it that is not known."""
 
     columns: dict[str, Array]
     final: dict[str, Array]
@@ -53,10 +59,14 @@ class Episodes:
         order = np.argsort(numbers, kind="stable")
         first = next(iter(frame.finals))
         has_final = piece.column(first).is_valid().to_numpy()[order]
-        columns = {name: array[order] for name, array in columns_of(frame.schema, piece).items()}
+        found = columns_of(frame.schema, piece)
+        columns = {column.name: indexable(column, found[column.name])[order] for column in frame.schema}
         ends = np.flatnonzero(has_final)
         chosen = pa.array(order[ends])
-        finals = {c.name: as_stored(c, piece.column(name).take(chosen)) for name, c in frame.finals.items()}
+        finals = {
+            column.name: indexable(column, rows_of(column, piece.column(name).take(chosen)))
+            for name, column in frame.finals.items()
+        }
         starts = np.flatnonzero(np.diff(numbers[order], prepend=numbers[order][:1] - 1)) if len(order) else order
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
             number = int(numbers[order[start]])
@@ -83,11 +93,57 @@ class Episodes:
         return made
 
 
+def stacked(name: str, steps: Any) -> Array:
+    """Return a value a step as one array: of objects where they vary in length, or are text or bytes.
+
+    Raises:
+        DtypeMismatch, ShapeMismatch: what no column holds.
+    """
+    kinds = {type(step) for step in steps} if isinstance(steps, list | tuple) or steps.dtype.kind in "OU" else set()
+    if not (kinds and kinds <= {str, np.str_, bytes}):
+        if not kinds:
+            return example_array(name, steps)
+        arrays = [np.asarray(step) for step in steps]
+        if len({array.shape for array in arrays}) == 1:
+            return example_array(name, np.stack(arrays))
+        steps = arrays
+    made = np.empty(len(steps), object)
+    for at, step in enumerate(steps):
+        made[at] = step
+    return made
+
+
+def column_of(name: str, rows: Array) -> Column:
+    """Return the column that holds what `stacked` has made."""
+    if rows.dtype != object:
+        return Column(name, rows.dtype, rows.shape[1:])
+    first = rows[0]
+    if isinstance(first, str | bytes):
+        return Column(name, "string" if isinstance(first, str) else "binary")
+    return Column(name, first.dtype, (None, *first.shape[1:]))
+
+
+def objects(column: Column, rows: Array) -> list[Any]:
+    """Return `indexable` rows one by one, as `stacked` takes them: text as str, binary as bytes."""
+    if column.text is None:
+        return list(rows)
+    return [row.tobytes().decode() if column.text == "string" else row.tobytes() for row in rows]
+
+
+def told_by(known: Schema, wanted: Schema) -> Schema:
+    """Return the columns that are `known` from one episode; those whose rows vary in length as `wanted` says: rows of
+    one episode may happen to be equally long."""
+    return Schema(
+        tuple(wanted.column(c.name) if c.name in wanted and wanted.column(c.name).ragged else c for c in known.valued)
+    )
+
+
 def episode_of(frame: Frame, arrays: Mapping[str, Array], n: int) -> Episode:
     """Return an episode of `n` steps from whole arrays; those of observations have one row more, the final one.
 
     Raises:
-        ValueError: a column is not there, or has another dtype or shape. For use within `reading`.
+        ValueError: a column is not there, or has another dtype, shape or number of rows. For use within `reading`.
+        DtypeMismatch, ShapeMismatch, ValueOutOfRange: of rows that vary in length.
     """
     columns: dict[str, Array] = {}
     final: dict[str, Array] = {}
@@ -96,7 +152,9 @@ def episode_of(frame: Frame, arrays: Mapping[str, Array], n: int) -> Episode:
             raise ValueError(f"an episode has no {column.name}, it has {', '.join(arrays)}")
         array = arrays[column.name]
         expected = n + (column in frame.schema.obs)
-        if array.dtype != column.dtype or array.shape != (expected, *column.shape):
+        if column.ragged:
+            array = indexable(column, as_ragged(column, array, expected))
+        elif array.dtype != column.dtype or array.shape != (expected, *column.shape):
             raise ValueError(f"{column.name} is {array.dtype} of shape {array.shape}, {expected} of {column} were due")
         if expected > n:
             final[column.name] = array[-1:]
@@ -126,6 +184,7 @@ def _table_of(frame: Frame, known: list[tuple[int, Episode]]) -> pa.Table:
     lengths = np.array([len(episode) for _, episode in known])
     nulls = np.ones(lengths.sum(), np.bool_)
     nulls[np.cumsum(lengths) - 1] = False
+    at = pa.array(np.where(nulls, 0, np.cumsum(~nulls) - 1), mask=nulls)  # the final observation of each step
     arrays: dict[str, pa.Array] = {
         frame.episode or "": pa.array(np.repeat([number for number, _ in known], lengths), pa.int64()),
         frame.step or "": pa.array(np.concatenate([np.arange(length) for length in lengths])),
@@ -135,9 +194,8 @@ def _table_of(frame: Frame, known: list[tuple[int, Episode]]) -> pa.Table:
         frame.schema, {name: np.concatenate([episode.columns[name] for _, episode in known]) for name in names}
     )
     for column in frame.schema.obs:
-        whole = np.zeros((len(nulls), *column.shape), column.dtype)
-        whole[~nulls] = np.concatenate([episode.final[column.name] for _, episode in known])
-        arrays[FINAL + column.name] = arrow_array(column, whole, nulls)
+        finals = np.concatenate([episode.final[column.name] for _, episode in known])
+        arrays[FINAL + column.name] = arrow_rows(column, finals).take(at)
     return pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
@@ -148,7 +206,6 @@ def check_episodic(frame: Frame, format: str, refused: str = "") -> None:
     Raises:
         ConfigError: with what else to use.
     """
-    frame.check_fixed(format)
     if frame.episode is None:
         raise ConfigError(f"{format} has episodes, and this table keeps rows as they are. Export to 'parquet'")
     for column in frame.schema:

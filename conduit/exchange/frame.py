@@ -27,7 +27,7 @@ from conduit.spec import TableSpec
 from conduit_store.arrays import Array
 from conduit_store.arrow import arrow_type, column_of_field, to_numpy, with_nulls
 from conduit_store.column import VALID, shown
-from conduit_store.errors import ConfigError, ExchangeError, MissingColumn, SchemaError, ShapeMismatch
+from conduit_store.errors import ExchangeError, MissingColumn, SchemaError, ShapeMismatch
 from conduit_store.schema import Column, Schema
 
 __all__ = [
@@ -141,16 +141,6 @@ class Frame:
             "export": self.export,
         }
         return pa.schema(fields, {_METADATA: json.dumps(told).encode()})
-
-    def check_fixed(self, format: str) -> None:
-        """Refuse rows that vary in length.
-
-        Raises:
-            ConfigError: a column of such rows, with what else to use.
-        """
-        if self.schema.ragged:
-            names = ", ".join(column.name for column in self.schema.ragged)
-            raise ConfigError(f"{format} has no rows that vary in length, as of {names}. Use 'parquet' or 'arrow'")
 
     def columns_to_read(self, names: Iterable[str]) -> list[str]:
         """Return those of `names` that an import looks at."""

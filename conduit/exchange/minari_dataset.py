@@ -2,10 +2,13 @@
 
 Columns beyond obs, action, reward, terminated and truncated are infos of the same name, one entry later, since the
 first infos are of the reset. Images are written as they are, not as JPEG. Spaces are boxes of the columns' dtypes.
+Text is text, of a space that says nothing of its length and characters; other rows that vary in length are refused,
+for which Minari has no space.
 """
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,20 @@ from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
 from conduit.exchange.damage import reading
-from conduit.exchange.episodes import Episode, Episodes, check_episodic, episode_of, tables_of
+from conduit.exchange.episodes import (
+    Episode,
+    Episodes,
+    check_episodic,
+    column_of,
+    episode_of,
+    objects,
+    stacked,
+    tables_of,
+)
 from conduit.exchange.frame import Frame
 from conduit_store.arrays import Array
-from conduit_store.errors import ExchangeError
+from conduit_store.column import shown
+from conduit_store.errors import ConfigError, ExchangeError
 from conduit_store.schema import Column, Schema
 from conduit_store.values import example_array
 
@@ -31,6 +44,7 @@ __all__ = ["Sink", "Source"]
 _ROWS = 10_000
 _BYTES = 32 << 20
 _AT_ONCE = 64  # episodes read before the file is closed and opened again: HDF5 remembers what it has seen
+_LONGEST = 1 << 20  # of text, as a space has to say some length
 _KIND = "a Minari dataset"
 _OURS = "conduit_schema"
 _NAMES = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
@@ -41,6 +55,10 @@ class Sink:
 
     def __init__(self, path: Path, frame: Frame, rows: int, compression: str | None) -> None:
         check_episodic(frame, "Minari", "mM")
+        if varying := ", ".join(column.name for column in frame.schema.ragged if column.text != "string"):
+            raise ConfigError(
+                f"Minari has text, and no other rows that vary in length, as of {varying}. Export to 'parquet'"
+            )
         self._frame = frame
         self._episodes = Episodes(frame)
         self._waiting: list[EpisodeBuffer] = []
@@ -64,21 +82,33 @@ class Sink:
             self._keep(episode)
 
     def _keep(self, episode: Episode) -> None:
-        columns = episode.columns
-        named = {column.name for column in _of("obs", self._frame.schema)} | {*_NAMES.values()}
-        actions = {column.name: columns[column.name] for column in _of("action", self._frame.schema)}
+        schema = self._frame.schema
+        observed = {column.name: self._values(column, episode.observations(column.name)) for column in schema.obs}
+        columns = {c.name: self._values(c, episode.columns[c.name]) for c in schema if c.name not in observed}
+        actions = {column.name: columns[column.name] for column in _of("action", schema)}
         # the first entry of infos is of the reset, which had none
         infos = {
-            name.replace("/", "."): np.concatenate([np.zeros_like(array[:1]), array])
-            for name, array in columns.items()
-            if name not in named and name not in actions
+            name.replace("/", "."): ["", *values] if isinstance(values, list) else np.insert(values, 0, 0, axis=0)
+            for name, values in columns.items()
+            if name not in _NAMES.values() and name not in actions
         }
         stored: dict[str, Any] = {theirs: columns[ours] for theirs, ours in _NAMES.items()}
-        stored["observations"] = _nested("obs", {c.name: episode.observations(c.name) for c in self._frame.schema.obs})
+        stored["observations"] = _nested("obs", observed)
         self._waiting.append(EpisodeBuffer(actions=_nested("action", actions), infos=infos, **stored))
         self._waiting_rows += len(episode)
         if self._waiting_rows >= self._most:
             self._flush()
+
+    def _values(self, column: Column, rows: Array) -> Any:
+        """Rows as Minari takes them: text as a list."""
+        if not column.ragged:
+            return rows
+        values = objects(column, rows)
+        if bad := next((value for value in values if "\0" in value), None):
+            raise ExchangeError(
+                f"column {column.name!r} holds {shown(bad)}: text of Minari has no zero characters. Export to 'parquet'"
+            )
+        return values
 
     def _flush(self) -> None:
         self._storage.update_episodes(self._waiting)
@@ -117,7 +147,7 @@ class Source:
         with reading(self._path, _KIND):
             first = next(iter(self._storage.get_episodes([0])))
             arrays = _columns(first, None)
-        return Schema(tuple(Column(name, array.dtype, array.shape[1:]) for name, array in arrays.items()))
+        return Schema(tuple(column_of(name, array) for name, array in arrays.items()))
 
     def pieces(self, columns: list[str], rows: int) -> Iterator[pa.Table]:
         return tables_of(self._frame, self._read(), columns, rows)
@@ -144,11 +174,13 @@ def _columns(stored: dict[str, Any], told: Schema | None) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for role, theirs in (("obs", "observations"), ("action", "actions")):
         for name, values in Schema.flatten({role: stored[theirs]}).items():
-            arrays[name] = example_array(name, values)
+            arrays[name] = stacked(name, values)
     for theirs, ours in _NAMES.items():
         arrays[ours] = example_array(ours, stored[theirs])
     for name in () if told is None else (name for name in told.names if name not in arrays):
-        arrays[name] = example_array(name, stored["infos"][name.replace("/", ".")][1:])
+        values = stored["infos"][name.replace("/", ".")][1:]
+        text = told is not None and told.column(name).text is not None  # which comes as the bytes of it
+        arrays[name] = stacked(name, [value.decode() for value in values]) if text else example_array(name, values)
     return arrays
 
 
@@ -165,6 +197,8 @@ def _space(role: str, schema: Schema) -> Any:
 
 def _box(column: Column) -> Any:
     spaces, dtype = gymnasium.spaces, column.dtype
+    if column.ragged:
+        return spaces.Text(_LONGEST, min_length=0, charset=string.printable)
     if dtype.kind == "b":
         return spaces.MultiBinary(column.shape) if column.shape else spaces.Box(0, 1, (), np.uint8)
     low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

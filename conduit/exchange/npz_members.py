@@ -15,12 +15,13 @@ from conduit_store.ragged import Ragged
 from conduit_store.schema import Column
 
 __all__ = [
-    "VALUES", "Kinds", "Member", "base_of", "members_of", "names_of", "parts_of", "rows_of", "type_of", "whole_of",
+    "LENGTHS", "VALUES", "Kinds", "Member", "base_of", "members_of", "names_of", "parts_of", "rows_of", "type_of",
+    "whole_of",
 ]  # fmt: skip
 
 VALUES = ":values"  # the strings of categories, by number
-_LENGTHS = {None: ":lengths", "string": ":characters", "binary": ":bytes"}  # of each row, by the column's `text`
-_TEXT_OF = {suffix: text for text, suffix in _LENGTHS.items()}
+LENGTHS = {None: ":lengths", "string": ":characters", "binary": ":bytes"}  # of each row, by the column's `text`
+_TEXT_OF = {suffix: text for text, suffix in LENGTHS.items()}
 
 Kinds = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape of arrays by name
 
@@ -37,7 +38,7 @@ def members_of(name: str, column: Column) -> list[Member]:
     """Return the arrays that grow with a column's rows."""
     if not column.ragged:
         return [Member(name, column.dtype, column.shape)]
-    lengths = Member(name + _LENGTHS[column.text], np.dtype(np.int64), ())
+    lengths = Member(name + LENGTHS[column.text], np.dtype(np.int64), ())
     return [Member(name, column.dtype, column.shape[1:]), lengths]
 
 
@@ -49,7 +50,7 @@ def parts_of(name: str, column: Column, rows: Any) -> Iterator[tuple[str, Array]
     pieces = list(rows.pieces() if isinstance(rows, Ragged) else rows)
     kind = np.int64 if column.dtype.kind in "mM" else column.dtype
     yield name, np.concatenate([np.zeros((0, *column.shape[1:]), kind), *pieces]).view(column.dtype)
-    yield name + _LENGTHS[column.text], np.array([len(piece) for piece in pieces], np.int64)
+    yield name + LENGTHS[column.text], np.array([len(piece) for piece in pieces], np.int64)
 
 
 def base_of(name: str, kinds: Kinds) -> str | None:

@@ -7,7 +7,8 @@ truncated are extra model outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,22 @@ import pyarrow.parquet as pq
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from conduit.exchange.damage import reading
-from conduit.exchange.episodes import Episode, Episodes, check_episodic, episode_of, tables_of
+from conduit.exchange.episodes import (
+    Episode,
+    Episodes,
+    check_episodic,
+    column_of,
+    episode_of,
+    objects,
+    stacked,
+    tables_of,
+    told_by,
+)
 from conduit.exchange.frame import Frame
 from conduit.exchange.parquet import files_of
 from conduit_store.arrays import Array
 from conduit_store.errors import ExchangeError
-from conduit_store.schema import Column, Schema
-from conduit_store.values import example_array
+from conduit_store.schema import Schema
 
 __all__ = ["Sink", "Source"]
 
@@ -67,10 +77,10 @@ class Sink:
         }
         made = SingleAgentEpisode(
             id_=str(self._count),
-            observations=_listed(observed, "obs"),
-            actions=_listed(actions, "action"),
+            observations=self._listed(observed, "obs"),
+            actions=self._listed(actions, "action"),
             rewards=list(columns["reward"]),
-            extra_model_outputs={name: list(array) for name, array in extra.items()} or None,
+            extra_model_outputs={name: self._objects(name, array) for name, array in extra.items()} or None,
             terminated=bool(columns["terminated"][-1]),
             truncated=bool(columns["truncated"][-1]),
             len_lookback_buffer=0,
@@ -81,6 +91,23 @@ class Sink:
         self._count += 1
         if self._bytes >= _BYTES:
             self._flush()
+
+    def _objects(self, name: str, array: Array) -> list[Any]:
+        return objects(self._frame.schema.column(name), array)
+
+    def _listed(self, arrays: dict[str, Array], role: str) -> list[Any]:
+        """A value a step: an array, text, or nested dicts of such."""
+        n = len(next(iter(arrays.values())))
+        if role in arrays:
+            return self._objects(role, arrays[role])
+        steps: list[dict[str, Any]] = [{} for _ in range(n)]
+        for name, array in arrays.items():
+            *inner, last = name.split("/")[1:]
+            for step, value in zip(steps, self._objects(name, array), strict=True):
+                for key in inner:
+                    step = step.setdefault(key, {})
+                step[last] = value
+        return steps
 
     def _flush(self) -> None:
         if self._items:
@@ -120,9 +147,13 @@ class Source:
         self._frame = Frame(schema, "episode", "step", own=True)
         self.schema = self._frame.to_arrow()
 
+    def meant(self, wanted: Schema) -> None:
+        """Take rows as varying in length where the table's do."""
+        self._frame = replace(self._frame, schema=told_by(self._frame.schema, wanted))
+
     def _first_schema(self) -> Schema:
         for _, arrays, _ in self._read():
-            return Schema(tuple(Column(name, array.dtype, array.shape[1:]) for name, array in arrays.items()))
+            return Schema(tuple(column_of(name, array) for name, array in arrays.items()))
         raise ExchangeError(f"{self._path} has no episode: there is nothing to tell its columns by")
 
     def _read(self) -> Iterator[tuple[Path, dict[str, Array], int]]:
@@ -162,35 +193,33 @@ class Source:
 
 def _arrays(episode: Any) -> dict[str, Array]:
     """Return an episode's arrays by our names; those of observations are one longer."""
-    episode = episode.to_numpy()
     n = len(episode)
     arrays: dict[str, Array] = {}
-    for role, values in (("obs", episode.get_observations()), ("action", episode.get_actions())):
-        for name, array in Schema.flatten({role: values}).items():
-            arrays[name] = example_array(name, array)
-    arrays["reward"] = example_array("reward", episode.get_rewards())
+    for role, buffer in (("obs", episode.observations), ("action", episode.actions), ("reward", episode.rewards)):
+        arrays |= _steps(role, buffer)
     for flag, value in zip(_FLAGS, (episode.is_terminated, episode.is_truncated), strict=True):
         arrays[flag] = np.zeros(n, np.bool_)
         arrays[flag][-1:] = value
-    for name in episode.extra_model_outputs:
-        arrays[str(name)] = example_array(str(name), episode.get_extra_model_outputs(name))
+    for name, buffer in episode.extra_model_outputs.items():
+        arrays |= _steps(str(name), buffer)
     return arrays
+
+
+def _steps(name: str, buffer: Any) -> dict[str, Array]:
+    """Return what RLlib keeps a step, from where its lookback ends: as arrays, or as a list of nested dicts."""
+    steps = buffer.get()
+    flat = Schema.flatten({name: _gathered(steps) if isinstance(steps, list) else steps})
+    return {inner: stacked(inner, values) for inner, values in flat.items()}
+
+
+def _gathered(steps: list[Any]) -> Any:
+    """Turn a list of nested dicts inside out; tuples are dicts by position, as `Schema.flatten` has them."""
+    if steps and isinstance(steps[0], Mapping):
+        return {key: _gathered([step[key] for step in steps]) for key in steps[0]}
+    if steps and isinstance(steps[0], tuple):
+        return tuple(_gathered([step[at] for step in steps]) for at in range(len(steps[0])))
+    return steps
 
 
 def _in(role: str, name: str) -> bool:
     return name == role or name.startswith(role + "/")
-
-
-def _listed(arrays: dict[str, Array], role: str) -> list[Any]:
-    """A value a step: an array, or nested dicts of arrays."""
-    n = len(next(iter(arrays.values())))
-    if role in arrays:
-        return list(arrays[role])
-    steps: list[dict[str, Any]] = [{} for _ in range(n)]
-    for name, array in arrays.items():
-        *inner, last = name.split("/")[1:]
-        for step, value in zip(steps, array, strict=True):
-            for key in inner:
-                step = step.setdefault(key, {})
-            step[last] = value
-    return steps

@@ -47,7 +47,8 @@ def open(
     checks every byte of them. Windows are those that the restored table would have, also across the borders of
     blocks. The files stay until the data set is gone.
 
-    Rows that vary in length come as Ragged, categories as numbers that `batch.decode` turns into strings; where files
+    Rows that vary in length come as Ragged; where nobody says how long they are in the mean, some pieces of the files
+    are read here to plan the buffer by. Categories come as numbers that `batch.decode` turns into strings; where files
     do not say themselves which there are, their columns are read here.
 
     `window`: Transition() for steps of episodes, Row() for others, if None; n-step windows end at the border of a row
@@ -59,7 +60,6 @@ def open(
         CheckpointNotFound, CheckpointDamaged: of a checkpoint. UnknownTable: says which there are.
         MissingColumn, SchemaError, DtypeMismatch: columns that are missing or cannot be stored.
         ConfigError: a window for steps of episodes where there are none, or another one; numbers that are not allowed.
-            Rows that vary in length, and nobody says how long they are in the mean.
         CapacityError: the buffer holds less than two rows.
     """
     return Dataset(Path(path), window, schema, rename, parse_bytes(buffer), seed, threads, table, number)

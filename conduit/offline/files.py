@@ -14,11 +14,12 @@ from conduit.offline.groups import pieces_of, read
 from conduit.offline.loading import categories
 from conduit.offline.steps import Group, beginning_rows, beginnings, columns_of, windows_of
 from conduit_store.arrays import Array
-from conduit_store.errors import ConfigError
+from conduit_store.arrow import ragged_chunks
 from conduit_store.schema import Schema
 
 __all__ = ["FileRows"]
 
+_MEASURED = 16  # pieces, of which it is measured how long rows are
 _KEPT = 64 << 20  # bytes of rows that are kept because another piece needs them
 
 
@@ -34,7 +35,7 @@ class FileRows:
         found = next(iter(schemas.values()))
         self._names = check_rename(rename, found.names, path)
         self._frame = Frame.of_arrow(found, schema, path, self._names)
-        _check_lengths(self._frame.schema, path)
+        self._frame = self._with_lengths()
         self._frame = self._with_categories(schemas)
         # which export a file is of
         self._exports = {file: Frame.of_arrow(s, schema, file, self._names).export for file, s in schemas.items()}
@@ -48,6 +49,25 @@ class FileRows:
         self.schema = self._frame.schema
         self.episodic = self._frame.episodic
         self.rows = sum(piece.rows for piece in self._pieces)
+
+    def _with_lengths(self) -> Frame:
+        """Say how long rows are in the mean, where neither the files nor the caller do: how much memory the shuffle
+        takes must be known. Measured in some pieces of them all."""
+        unknown = [column for column in self._frame.schema.ragged if column.mean_length is None]
+        if not unknown:
+            return self._frame
+        old = {new: name for name, new in self._names.items()}
+        some = self._pieces[:: -(-len(self._pieces) // _MEASURED)] if self._pieces else []
+        lengths: dict[str, float] = {}
+        for column in unknown:
+            rows = elements = 0
+            for piece in some:
+                lists = read(piece, [old.get(column.name, column.name)]).column(0).drop_null()
+                elements += sum(int(part.lengths.sum()) for part in ragged_chunks(column.name, lists))
+                rows += piece.rows
+            lengths[column.name] = max(1.0, elements / max(rows, 1))
+        made = (replace(c, mean_length=lengths.get(c.name, c.mean_length)) for c in self._frame.schema.valued)
+        return replace(self._frame, schema=Schema(tuple(made)))
 
     def _with_categories(self, schemas: Mapping[Path, pa.Schema]) -> Frame:
         """Number the categories of all files alike: as they are numbered where they come from, else by the alphabet."""
@@ -116,13 +136,3 @@ class FileRows:
             return False
         file, other = self._pieces[index].file, self._pieces[index + 1].file
         return file == other or (self._exports[file] is not None and self._exports[file] == self._exports[other])
-
-
-def _check_lengths(schema: Schema, path: Path) -> None:
-    """How much memory the shuffle takes must be known."""
-    unknown = [column.name for column in schema.ragged if column.mean_length is None]
-    if unknown:
-        raise ConfigError(
-            f"the rows of column {', '.join(unknown)} of {path} vary in length, and it does not say how long they are "
-            "in the mean: give schema=, with Column(..., mean_length=n)"
-        )

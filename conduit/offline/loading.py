@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from conduit.closing import Closing
+from conduit.exchange.columns import packed
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, MissingExtra, StoreClosed, UnknownColumn
 from conduit_store.ragged import Ragged
@@ -30,7 +31,7 @@ class OfflineBatch:
 
     def __init__(self, columns: dict[str, Array], schema: Schema) -> None:
         self._columns: dict[str, Any] = {
-            name: _packed(schema.column(name), array) if schema.column(name).ragged else array
+            name: packed(schema.column(name), array) if schema.column(name).ragged else array
             for name, array in columns.items()
         }
         self._schema = schema
@@ -105,14 +106,6 @@ class OfflineBatch:
 
     def __repr__(self) -> str:
         return f"<OfflineBatch of {len(self)} rows: {', '.join(self.names)}>"
-
-
-def _packed(column: Column, rows: Array) -> Ragged:
-    """An array of arrays as Ragged."""
-    lengths = [len(row) for row in rows]
-    kind = np.int64 if column.dtype.kind in "mM" else column.dtype  # as integers, in which they were taken apart
-    values = np.concatenate([np.zeros((0, *column.shape[1:]), kind), *rows])
-    return Ragged(values.view(column.dtype), np.cumsum([0, *lengths]), text=column.text)
 
 
 def categories(column: Column, values: tuple[str, ...]) -> Column:

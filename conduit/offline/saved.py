@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,15 +21,18 @@ from conduit.checkpoints import manifest as manifests
 from conduit.checkpoints.index import NUMBERS, places_of
 from conduit.checkpoints.manifest import Manifest
 from conduit.checkpoints.reading import SavedTable, one_table, read_rows
+from conduit.exchange.columns import indexable
 from conduit.offline.steps import reduced
 from conduit_store.arrays import Array
 from conduit_store.column import Column
 from conduit_store.errors import CheckpointDamaged, ConfigError
+from conduit_store.ragged import Ragged
 
 __all__ = ["SavedRows", "is_checkpoint"]
 
 _USED_UP = 1 << 31  # layout.hpp, kUsedUp
 _ACKED = 2**32 - 1  # kAcked
+_OFFSETS = Column("offsets", np.dtype(np.int64))
 _PIECE = 1 << 20  # rows whose links are followed at a time
 
 
@@ -51,7 +54,6 @@ class SavedRows:
 
     Raises:
         CheckpointNotFound, CheckpointDamaged: see `conduit.checkpoints`. UnknownTable: says which there are.
-        ConfigError: rows that vary in length.
     """
 
     def __init__(self, path: Path, table: str | None, number: int | None) -> None:
@@ -62,9 +64,6 @@ class SavedRows:
         self.number = manifest.number
         self._saved = saved = _chosen(path, manifest, table)
         self.schema = saved.spec.schema
-        if self.schema.ragged:
-            names = ", ".join(column.name for column in self.schema.ragged)
-            raise ConfigError(f"conduit.offline has no rows that vary in length, as of {names}. Restore the checkpoint")
         rows = read_rows(saved)
         self.episodic = self.schema.is_episodic and "previous" in rows
         self._final = (rows["flags"] & flags.FINAL) != 0
@@ -179,8 +178,13 @@ class SavedRows:
                 if column.name in self._numbers:  # as they were at the cut; in the files they may be older
                     found[column.name] = self._numbers[column.name][places].view(column.dtype)
                     continue
-                offset, _ = part.batches[piece.batch].buffers[buffer]
-                values = _read(fd, part.file, column, offset, lowest, end)
+                buffers = part.batches[piece.batch].buffers
+                if column.ragged:
+                    rows = _read_ragged(fd, part.file, column, buffers[buffer : buffer + 2], lowest, end)
+                    chosen = rows if len(within) == end - lowest else rows[within - lowest]
+                    found[column.name] = indexable(column, chosen)
+                    continue
+                values = _read(fd, part.file, column, buffers[buffer][0], lowest, end)
                 found[column.name] = values if len(within) == end - lowest else values[within - lowest]
         return found
 
@@ -266,3 +270,18 @@ def _read(fd: int, name: str, column: Column, offset: int, start: int, stop: int
             raise CheckpointDamaged(f"{name} ends {len(view):,} bytes early")
         view, at = view[got:], at + got
     return values
+
+
+def _read_ragged(
+    fd: int, name: str, column: Column, buffers: Sequence[tuple[int, int]], start: int, stop: int
+) -> Ragged:
+    """Rows [start, stop) of a column whose rows vary in length: from its offsets and its elements."""
+    (at, _), (elements, nbytes) = buffers
+    offsets = _read(fd, name, _OFFSETS, at, start, stop + 1)
+    most = nbytes // column.element_bytes
+    if offsets[0] < 0 or offsets[-1] > most or (np.diff(offsets) < 0).any():
+        raise CheckpointDamaged(
+            f"{name} has rows of column {column.name!r} from element {offsets[0]} to {offsets[-1]}, of {most}"
+        )
+    values = _read(fd, name, column.elements, elements, int(offsets[0]), int(offsets[-1]))
+    return Ragged(values, offsets - offsets[0], text=column.text)

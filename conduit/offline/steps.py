@@ -7,18 +7,17 @@ left out.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from conduit import windows
 from conduit.exchange.columns import columns_of as stored_columns
-from conduit.exchange.columns import rows_of
+from conduit.exchange.columns import indexable, rows_of
 from conduit.exchange.frame import FINAL, NEXT, Frame
 from conduit_store.arrays import Array
 from conduit_store.errors import DtypeMismatch, EpisodeError
-from conduit_store.ragged import Ragged
 from conduit_store.schema import Column, Schema
 
 __all__ = ["Group", "columns_of", "reduced", "windows_of"]
@@ -45,7 +44,7 @@ def columns_of(frame: Frame, group: Group) -> dict[str, Array]:
         if not column.nullable:
             _check_no_nulls(column, group.rows.column(column.name), group.name)
     found = stored_columns(frame.schema, group.rows)
-    return {column.name: _indexable(column, found[column.name]) for column in frame.schema}
+    return {column.name: indexable(column, found[column.name]) for column in frame.schema}
 
 
 def _check_no_nulls(column: Column, data: pa.ChunkedArray, name: str) -> None:
@@ -56,17 +55,7 @@ def _check_no_nulls(column: Column, data: pa.ChunkedArray, name: str) -> None:
 
 def _column(column: Column, data: pa.ChunkedArray, name: str) -> Array:
     _check_no_nulls(column, data, name)
-    return _indexable(column, rows_of(column, data, len(data)))
-
-
-def _indexable(column: Column, rows: Any) -> Array:
-    """Rows that vary in length as an array of arrays, each a copy: they outlive their row group."""
-    if not column.ragged:
-        return np.asarray(rows)
-    made = np.empty(len(rows), object)
-    for i, row in enumerate(rows.pieces() if isinstance(rows, Ragged) else rows):
-        made[i] = np.array(row)
-    return made
+    return indexable(column, rows_of(column, data, len(data)))
 
 
 def windows_of(frame: Frame, group: Group, window: windows.Transition | windows.NStep) -> dict[str, Array]:

@@ -207,12 +207,6 @@ def test_what_is_asked_for(tmp_path: Path) -> None:
         conduit.offline.open(tmp_path, table="t", window=windows.NStep(3))
     with pytest.raises(ConfigError, match="Give no schema"):
         conduit.offline.open(tmp_path, table="t", rename={"x": "y"})
-    varying = tmp_path / "varying"
-    with fresh_store() as store:
-        store.create_table("t", Schema((Column("x", np.dtype("i8"), (None,), mean_length=2),)), 10)
-        store.checkpoint(varying)
-    with pytest.raises(ConfigError, match="vary in length"):
-        conduit.offline.open(varying)
 
 
 def test_files_stay_while_they_are_read(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ STEPS = Schema(
         Column("terminated", "bool"), Column("truncated", "bool"),
     )
 )  # fmt: skip
+VARYING = Schema((Column("obs", "float32", (None,), mean_length=1_024), *STEPS.columns[1:]))
 ROWS, EPISODE = 20_000, 25
 LIMIT = 28 << 20  # of memory, for a set of 82 MB
 
@@ -76,25 +77,26 @@ CHILD = textwrap.dedent("""
 
 
 @pytest.mark.parametrize(
-    ("format", "package", "compression"),
+    ("format", "package", "compression", "schema"),
     [
-        ("parquet folder", None, "snappy"),
-        ("arrow", None, ""),
-        ("arrow-stream", None, ""),
-        ("numpy", None, ""),
-        ("minari", "minari", ""),
-        ("rllib", "ray.rllib", ""),
-        ("tensordict", "tensordict", ""),
+        ("parquet folder", None, "snappy", STEPS),
+        ("arrow", None, "", STEPS),
+        ("arrow-stream", None, "", STEPS),
+        ("numpy", None, "", STEPS),
+        ("minari", "minari", "", STEPS),
+        ("rllib", "ray.rllib", "", STEPS),
+        ("tensordict", "tensordict", "", STEPS),
+        ("tensordict", "tensordict", "", VARYING),
     ],
 )
 def test_memory_does_not_grow_with_the_rows(
-    tmp_path: Path, format: str, package: str | None, compression: str
+    tmp_path: Path, format: str, package: str | None, compression: str, schema: Schema
 ) -> None:
     if package is not None:
         pytest.importorskip(package)
     with fresh_store("220MiB") as store:
         for name, rows in (("few", 1_000), ("many", ROWS), ("into", ROWS)):
-            table = store.create_table(name, STEPS, rows, mean_episode_length=EPISODE)
+            table = store.create_table(name, schema, rows, mean_episode_length=EPISODE)
             step = np.arange(1_000)
             for start in range(0, rows if name != "into" else 0, 1_000):
                 obs = np.repeat((start + step).astype(np.float32)[:, None], 1_024, 1)
