@@ -77,7 +77,7 @@ SampleStatus Sampler::sample(std::uint32_t n, Target* target, std::uint32_t stre
     unpacked.ahead(slots_.data(), n);
     try {
       approach(n);  // what it asks for arrives while weights are computed
-      if (alike) std::fill_n(weights, n, 1.0f);  // as importance_weights would, in no time
+      if (alike) std::fill_n(weights, n, 1.0f);  // as below, without the way there
       else if (n > 0) importance_weights(probabilities, n, beta, least, draws_.data(), weights);
       FAILPOINT(gather_begin);
       whole = copy(*epoch, n, offsets.data(), target);
