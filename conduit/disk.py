@@ -106,7 +106,8 @@ class Messages:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Messages:
         """Return what `to_json` wrote."""
-        fields = {"packed": "", "packed_numbers": [], **fields}  # of tables that were saved before there was compression
+        # Tables that were saved before there was compression have none.
+        fields = {"packed": "", "packed_numbers": [], **fields}
         text = [base64.b64decode(fields[what]) for what in ("head", "record", "packed")]
         numbers = [[(n[0], n[1], n[2], n[3]) for n in fields[what]] for what in ("numbers", "packed_numbers")]
         return cls(text[0], text[1], numbers[0], text[2], numbers[1])
