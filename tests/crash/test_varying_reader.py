@@ -67,7 +67,7 @@ _COMPRESSED = _SEQUENCES.replace(
 ).replace("max_writers=1)", 'max_writers=1), "lz4")').replace(
     "np.arange(first, first + n)", "np.arange(first * 10, (first + n) * 10)"
 ).replace("np.full(n, writer)", "np.full(len(ats), writer)").replace("zeros(n,", "zeros(len(ats),").replace(
-    "    return faults(table.sample(64))", "    assert table.info().disk.blocks_written > 20\n    return faults(table.sample(64))"
+    "    return faults(", "    assert table.info().disk.blocks_written > 20\n    return faults("
 )
 
 _SCRIPT = """
