@@ -21,7 +21,7 @@ from conduit import agents, limiters, removers, samplers, schedules, windows
 from conduit.balance import balance
 from conduit.batch import Batch, DeviceBatch
 from conduit.blocks import BlockView
-from conduit.delivery import QueueBatch
+from conduit.delivery import DeviceQueueBatch, QueueBatch
 from conduit.disk import Disk
 from conduit.loader import Loader, LoaderMetrics
 from conduit.metrics import (
@@ -87,7 +87,8 @@ from conduit_store.schema import Column, Schema
 __version__ = "0.1.0"
 
 __all__ = [
-    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "Disk", "DiskMetrics", "Loader", "LoaderMetrics",
+    "Batch", "BlockView", "Column", "ConsumerMetrics", "DeviceBatch", "DeviceQueueBatch", "Disk", "DiskMetrics",
+    "Loader", "LoaderMetrics",
     "Queue", "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "ReaderMetrics", "Schema", "Store",
     "StoreMetrics", "Table", "TableMetrics", "UpdateResult", "VectorWriter", "Writer", "WriterMetrics", "agents",
     "balance", "limiters", "removers", "samplers", "schedules", "windows", "AppendTimeout", "AttachRefused",

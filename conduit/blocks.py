@@ -69,20 +69,21 @@ class BlockView:
 
         Mutable columns are copied as they are now; of nullable ones, which rows are null is copied into bits. Valid and
         unchanged for as long as the batch, a slice or a NumPy view of it lives, also after the store was closed or this
-        view has gone.
+        view has gone. A block that lies compressed on disk is copied as a whole.
 
         Raises:
-            MissingExtra: pyarrow is not installed.
+            MissingExtra: pyarrow is not installed. DiskError: a compressed block cannot be read.
         """
         from conduit_store.arrow import block_to_arrow
 
+        address, owner = (self._address, self._pin) if self._address else self._pin.unpacked()
         return block_to_arrow(
             self._schema,
             self._layout,
-            self._address,
+            address,
             self.start,
             self.stop,
-            self._pin,
+            owner,
             self._starts,
             shared=True,
             categories=self._categories,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conduit.balance import balance
-from conduit.batch import Batch, BatchFormat, Formats
+from conduit.batch import Batch, BatchFormat, DeviceBatch, Formats
 from conduit.categories import Categories
 from conduit.values import as_keys, whole_number
 from conduit_store.errors import CapacityError, ConduitError, ConfigError, QueueEnded, SampleTimeout, UnknownColumn
@@ -21,10 +21,11 @@ from conduit_store.schema import Column
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import torch
 
     from conduit.spec import TableSpec
 
-__all__ = ["AT_DEADLINE", "AT_ONCE", "NEVER", "Consumer", "Demand", "QueueBatch"]
+__all__ = ["AT_DEADLINE", "AT_ONCE", "NEVER", "Consumer", "Demand", "DeviceQueueBatch", "QueueBatch"]
 
 _TOKENS = "n_tokens"  # the column that max_tokens counts, if none is named
 NEVER, AT_DEADLINE, AT_ONCE = range(3)  # when fewer rows than asked for will do; after the queue's end they always do
@@ -126,6 +127,54 @@ class QueueBatch(Batch):
 
     def __repr__(self) -> str:
         return f"<QueueBatch of {len(self)} rows, {self.unacknowledged} not acknowledged: {', '.join(self.names)}>"
+
+
+class DeviceQueueBatch(DeviceBatch):
+    """Rows of a queue whose columns are tensors on a device; from `queue.loader(device=...)`.
+
+    Leased, acknowledged and divided as a QueueBatch, which stays in host memory as long as this does.
+    """
+
+    __slots__ = ("_host", "_token")
+
+    def __init__(self, host: QueueBatch, tensors: dict[str, Any], token: Any) -> None:
+        self._host, self._tensors, self._token = host, tensors, token
+        self.keys = host.keys
+
+    def ack(self, keys: Any = None) -> int:
+        """As `QueueBatch.ack`."""
+        return self._host.ack(keys)
+
+    def release(self) -> None:
+        """As `QueueBatch.release`."""
+        self._host.release()
+
+    @property
+    def unacknowledged(self) -> int:
+        """Rows of this batch that have not been acknowledged or released."""
+        return self._host.unacknowledged
+
+    @property
+    def probabilities(self) -> npt.NDArray[np.float64]:  # type: ignore[override]
+        """Rows of a queue are not drawn.
+
+        Raises:
+            UnknownColumn: always. So does `weights`.
+        """
+        return self._host.probabilities
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """As `probabilities`."""
+        raise UnknownColumn("a batch of a queue has no weights: its rows are delivered, not drawn")
+
+    def split(self, parts: int, *, by: str | None = None) -> list[npt.NDArray[np.intp]]:
+        """As `QueueBatch.split`; looks at the host's columns, so that nothing waits for the device."""
+        return self._host.split(parts, by=by)
+
+    def __repr__(self) -> str:
+        left = self.unacknowledged
+        return f"<DeviceQueueBatch of {len(self)} rows, {left} not acknowledged: {', '.join(self.names)}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ import logging
 import os
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from conduit_store import disk as files
 from conduit_store import memory
-from conduit_store.errors import ConduitError, LockTimeout, StoreClosed
+from conduit_store.errors import ConduitError, ConfigError, LockTimeout, MissingExtra, StoreClosed
 from conduit_store.native import native
 from conduit_store.schema import Schema
 
@@ -35,6 +35,8 @@ class Disk:
     `folder`: an existing folder of a local disk that every process of the store sees. `host_memory`: what the table's
     rows may take of memory, as "4GiB" or bytes; the newest rows stay there, and older ones that are sampled much more
     often than others. `capacity`: the most bytes of disk, any number if None. The table still holds `max_size` rows.
+    `compression`: "lz4" or "zstd" have blocks compressed there, which are then small (128 KiB): a row is read by
+    decompressing the block it is in. Tables only, whose columns are not mutable; needs the system's liblz4 or libzstd.
 
     Rows move by blocks. The file is sparse and removed with the last process that has the table open; files of killed
     processes are swept when a table is created in the same folder. It is no checkpoint: `store.checkpoint` makes those.
@@ -44,19 +46,28 @@ class Disk:
         >>> table = store.create_table("replay", schema, 50_000_000, disk=disk)
 
     Raises:
-        ConfigError: not a size.
+        ConfigError: not a size, or another compression.
     """
 
     folder: str
     host_memory: int
     capacity: int | None = None
+    compression: str | None = None
 
     def __init__(
-        self, folder: str | os.PathLike[str], host_memory: str | int, capacity: str | int | None = None
+        self,
+        folder: str | os.PathLike[str],
+        host_memory: str | int,
+        capacity: str | int | None = None,
+        *,
+        compression: str | None = None,
     ) -> None:
+        if compression not in (None, "lz4", "zstd"):
+            raise ConfigError(f"compression is {compression!r}: give 'lz4', 'zstd' or None")
         object.__setattr__(self, "folder", os.path.abspath(os.fspath(folder)))
         object.__setattr__(self, "host_memory", memory.parse_bytes(host_memory))
         object.__setattr__(self, "capacity", None if capacity is None else memory.parse_bytes(capacity))
+        object.__setattr__(self, "compression", compression)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +77,38 @@ class Messages:
     head: bytes
     record: bytes
     numbers: list[tuple[int, int, int, int]]  # in `record`, see `record_header`
+    packed: bytes = b""  # the same of compressed blocks
+    packed_numbers: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, schema: Schema, layout: Any) -> Messages:
-        """Return them for a table's blocks."""
-        return cls(files.schema_head(schema), *files.record_header(schema, layout))
+    def of(cls, schema: Schema, layout: Any, compression: str | None) -> Messages:
+        """Return them for a table's blocks.
+
+        Raises:
+            MissingExtra: the library of the compression is not on this machine.
+        """
+        made = cls(files.schema_head(schema), *files.record_header(schema, layout))
+        if compression is None:
+            return made
+        if not native.has_codec(compression):
+            raise MissingExtra(
+                f"compression={compression!r} needs lib{compression}.so.1, which this machine lacks: install the "
+                f"system's package of {compression}"
+            )
+        packed, numbers = files.record_header(schema, layout, compression)
+        return replace(made, packed=packed, packed_numbers=numbers)
 
     def to_json(self) -> dict[str, Any]:
         """Return them as JSON has them."""
-        text = {what: base64.b64encode(getattr(self, what)).decode() for what in ("head", "record")}
-        return {**text, "numbers": self.numbers}
+        text = {what: base64.b64encode(getattr(self, what)).decode() for what in ("head", "record", "packed")}
+        return {**text, "numbers": self.numbers, "packed_numbers": self.packed_numbers}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Messages:
         """Return what `to_json` wrote."""
-        numbers = [(what, column, at, factor) for what, column, at, factor in fields["numbers"]]
-        return cls(base64.b64decode(fields["head"]), base64.b64decode(fields["record"]), numbers)
+        text = [base64.b64decode(fields[what]) for what in ("head", "record", "packed")]
+        numbers = [[(n[0], n[1], n[2], n[3]) for n in fields[what]] for what in ("numbers", "packed_numbers")]
+        return cls(text[0], text[1], numbers[0], text[2], numbers[1])
 
 
 class DiskTier:
@@ -90,7 +117,8 @@ class DiskTier:
     def __init__(self, core: native.Table, spec: TableSpec, path: str, *, write: bool) -> None:
         assert spec.messages is not None
         fd = files.open_file(path, create=False, write=write)
-        core.use_disk(fd, path, spec.messages.head, spec.messages.record, spec.messages.numbers)
+        made, codec = spec.messages, (spec.disk.compression if spec.disk else None) or ""
+        core.use_disk(fd, path, made.head, made.record, made.numbers, codec, made.packed, made.packed_numbers)
         self._core = core
         self._write = write
         self._name = spec.name

@@ -275,20 +275,24 @@ class Queue:
         group_size: int | None = None,
         max_tokens: int | None = None,
         tokens: str = "n_tokens",
+        device: Any = None,
     ) -> QueueLoader:
         """Return a loader: `for batch in queue.loader(64): ...; batch.ack()`. It ends when the queue has.
 
         `prefetch`: batches leased ahead by a thread while you compute; 0 leases each at the call. What was not handed
         over goes back at `close`. At hand-over a lease begins anew, and rows that have become too stale are dropped:
-        with max_staleness=0 no row of an older policy comes out. The rest as of `sample`.
+        with max_staleness=0 no row of an older policy comes out. `device`: "cuda:0", say: batches are
+        DeviceQueueBatch, whose columns were copied there, on a side stream, by the thread that leased them. The rest
+        as of `sample`.
 
         Raises:
-            ConfigError, UnknownColumn, ReadOnlyStore: as `sample`.
+            ConfigError: as `sample`, or no such device. UnknownColumn, ReadOnlyStore: as `sample`.
+            MissingExtra: device without torch.
         """
         taker = self._consumer(consumer)
         demand = taker.check(Demand(n, group_by, group_size, max_tokens, tokens))
         prefetch = whole_number("prefetch", prefetch, 0, 1024)
-        return QueueLoader(self, taker, demand, consumer, prefetch, seconds(timeout))
+        return QueueLoader(self, taker, demand, consumer, prefetch, seconds(timeout), device)
 
     # ---- groups that do not become complete, and rows that nobody wants
 

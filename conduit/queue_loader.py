@@ -7,14 +7,17 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from conduit.closing import Closing
+from conduit.delivery import DeviceQueueBatch, QueueBatch
+from conduit.devices import Device, open_device
 from conduit.values import seconds
 from conduit_store.errors import ConduitError, ForkedHandle, QueueEnded, SampleTimeout, StoreClosed
 
 if TYPE_CHECKING:
-    from conduit.delivery import Consumer, Demand, QueueBatch
+    from conduit.delivery import Consumer, Demand
     from conduit.queue import Queue
     from conduit_store.native import native
 
@@ -40,18 +43,20 @@ class QueueLoader(Closing):
         consumer: str | None,
         prefetch: int,
         timeout: float | None,
+        device: Any,
     ) -> None:
         self._queue = queue
         self._demand = demand
-        self._given = (consumer, prefetch, timeout)
+        self._given = (consumer, prefetch, timeout, device)
         self._timeout = timeout
-        self._ahead = _Ahead(taker, demand, prefetch, queue._table._store._native)
+        self._ahead = _Ahead(taker, demand, prefetch, open_device(device), queue._table._store._native)
         queue._table._loaders.add(self)
         self._finalizer = weakref.finalize(self, self._ahead.close)
 
-    def next(self, *, timeout: float | None = _UNSET) -> QueueBatch:
-        """Return the next batch, leased to this process from now on for the queue's lease_timeout.
+    def next(self, *, timeout: float | None = _UNSET) -> Any:
+        """Return the next QueueBatch, leased to this process from now on for the queue's lease_timeout.
 
+        With `device` a DeviceQueueBatch: what this thread asks of the device from now on comes after its copy.
         Waits up to `timeout` seconds (None: for ever; the loader's own if not given). Other threads run meanwhile.
 
         Raises:
@@ -73,7 +78,7 @@ class QueueLoader(Closing):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> QueueBatch:
+    def __next__(self) -> Any:
         try:
             return self.next()
         except QueueEnded:
@@ -90,15 +95,19 @@ class QueueLoader(Closing):
 class _Ahead:
     """What a loader and its thread share. The thread holds this and not the loader, so that it can be collected."""
 
-    def __init__(self, taker: Consumer, demand: Demand, depth: int, attachment: native.Attachment) -> None:
+    def __init__(
+        self, taker: Consumer, demand: Demand, depth: int, device: Device | None, attachment: native.Attachment
+    ) -> None:
         self._taker = taker
         self._demand = demand
         self._depth = depth
+        self._device = device
+        self._copying = threading.Lock()  # a device sees one thread at a time
         self._attachment = attachment
         self._forks = attachment.forks
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._ready: deque[QueueBatch] = deque()
+        self._ready: deque[QueueBatch | DeviceQueueBatch] = deque()
         self._error: BaseException | None = None
         self._stop = False
         self._thread: threading.Thread | None = None
@@ -107,24 +116,41 @@ class _Ahead:
     def closed(self) -> bool:
         return self._stop or self._attachment.closed
 
-    def next(self, timeout: float | None) -> QueueBatch:
+    def next(self, timeout: float | None) -> QueueBatch | DeviceQueueBatch:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._check()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if self._depth == 0:
-                return self._taker.take(self._demand, left)
+                return self._handed(self._taken(left))
             if (batch := self._prepared(left)) is None:
                 # says what is missing; there may be a batch by now
-                return self._taker.take(self._demand, 0.0)
-            if batch._renew():
-                return batch
+                return self._handed(self._taken(0.0))
+            if _host(batch)._renew():
+                return self._handed(batch)
             # It ran out, or its rows are of an old policy. Those behind it come after what it gave back.
             with self._changed:
                 for other in self._ready:
                     other.release()
                 self._ready.clear()
                 self._changed.notify_all()
+
+    def _taken(self, timeout: float | None) -> QueueBatch | DeviceQueueBatch:
+        """Lease a batch, and begin to copy it to the device."""
+        batch = self._taker.take(self._demand, timeout)
+        if self._device is None:
+            return batch
+        try:
+            with self._copying:
+                return DeviceQueueBatch(batch, *self._device.copy(batch.torch()))
+        except BaseException:
+            batch.release()  # the traceback keeps it, maybe for long
+            raise
+
+    def _handed(self, batch: QueueBatch | DeviceQueueBatch) -> QueueBatch | DeviceQueueBatch:
+        if isinstance(batch, DeviceQueueBatch) and self._device is not None:
+            self._device.hand_over(batch._tensors, batch._token)
+        return batch
 
     def _check(self) -> None:
         if self._forks != self._attachment.forks:
@@ -133,7 +159,7 @@ class _Ahead:
         if self._stop:
             raise StoreClosed("this loader is closed: call queue.loader() for a new one")
 
-    def _prepared(self, left: float | None) -> QueueBatch | None:
+    def _prepared(self, left: float | None) -> QueueBatch | DeviceQueueBatch | None:
         with self._changed:
             if self._thread is None:  # lazily: nothing is leased before the first call
                 self._thread = threading.Thread(target=self._work, name="conduit-queue-loader", daemon=True)
@@ -166,7 +192,7 @@ class _Ahead:
                 if self._stop:
                     return
             try:
-                batch = self._taker.take(self._demand, _SLICE_S)
+                batch = self._taken(_SLICE_S)
             except SampleTimeout:
                 continue
             except BaseException as error:
@@ -193,9 +219,16 @@ class _Ahead:
             thread.join()
         while self._ready:
             _give_back(self._ready.popleft())
+        close: Callable[[], None] | None = getattr(self._device, "close", None)
+        if close is not None:
+            close()
 
 
-def _give_back(batch: QueueBatch) -> None:
+def _host(batch: QueueBatch | DeviceQueueBatch) -> QueueBatch:
+    return batch._host if isinstance(batch, DeviceQueueBatch) else batch
+
+
+def _give_back(batch: QueueBatch | DeviceQueueBatch) -> None:
     try:
         batch.release()
     except ConduitError:  # the store is closed: it has given all leases back
@@ -203,9 +236,9 @@ def _give_back(batch: QueueBatch) -> None:
 
 
 def _reopen(
-    queue: Queue, demand: Demand, consumer: str | None, prefetch: int, timeout: float | None
+    queue: Queue, demand: Demand, consumer: str | None, prefetch: int, timeout: float | None, device: Any
 ) -> QueueLoader:
     return queue.loader(
         demand.rows, consumer=consumer, prefetch=prefetch, timeout=timeout, group_by=demand.group_by,
-        group_size=demand.group_size, max_tokens=demand.max_tokens, tokens=demand.tokens,
+        group_size=demand.group_size, max_tokens=demand.max_tokens, tokens=demand.tokens, device=device,
     )  # fmt: skip

@@ -118,6 +118,13 @@ class TableSpec:
                 f"table {self.name!r} takes rows out one by one ({self.remover}), and rows go to disk by blocks: they "
                 "stay in memory. Take disk away, or use removers.Fifo()"
             )
+        changing = [column.name for column in self.schema if column.mutable]
+        if disk.compression is not None and (changing or self.queue is not None):
+            what = f"columns {', '.join(changing)} are mutable" if changing else f"{self.name!r} is a queue"
+            raise ConfigError(
+                f"{what}, and compression={disk.compression!r} is for rows that are drawn and do not change. Take "
+                "compression away"
+            )
         plan, least = self.block_layout(), 2 * (self.max_writers + 1) + 2
         if self.frames < min(least, plan.blocks):
             raise ConfigError(
@@ -130,7 +137,7 @@ class TableSpec:
                 f"capacity is {disk.capacity:,}. Raise capacity or lower max_size"
             )
         if self.tiered and self.messages is None:
-            object.__setattr__(self, "messages", Messages.of(self.schema, plan))
+            object.__setattr__(self, "messages", Messages.of(self.schema, plan, disk.compression))
 
     @property
     def frames(self) -> int:
@@ -263,6 +270,7 @@ class TableSpec:
                 mean_episode_length=self.mean_episode_length if self.episodic else None,
                 holes=self.max_times_sampled is not None,
                 host_bytes=None if self.disk is None else self.disk.host_memory,
+                packed=self.disk is not None and self.disk.compression is not None,
             )
         if plan.rows * plan.blocks >= native.MAX_TABLE_SLOTS:
             raise ConfigError(

@@ -36,21 +36,24 @@ def check(batch: Batch) -> None:
     assert (np.asarray(batch["done"]) == (x % 3 == 0)).all()
 
 
-def create(store: Store, folder: Path, max_size: int = 4_000, host: str = "200KB", **options: Any) -> Table:
+def create(
+    store: Store, folder: Path, max_size: int = 4_000, host: str = "200KB", *, compression: str | None = None,
+    **options: Any,
+) -> Table:  # fmt: skip
     """A table of which about a quarter fits in memory."""
     options.setdefault("max_writers", 2)
-    return store.create_table("t", SCHEMA, max_size, disk=Disk(folder, host), **options)
+    return store.create_table("t", SCHEMA, max_size, disk=Disk(folder, host, compression=compression), **options)
 
 
-def with_least_memory(folder: Path, create: Callable[[Disk], Table]) -> Table:
+def with_least_memory(folder: Path, create: Callable[[Disk], Table], compression: str | None = None) -> Table:
     """A table with as little memory as it may have beside its disk."""
     try:
-        return create(Disk(folder, 1))
+        return create(Disk(folder, 1, compression=compression))
     except ConfigError as error:
         least = re.search(r"Give at least ([\d,]+) bytes", str(error))
         if least is None:
             raise
-        return create(Disk(folder, int(least[1].replace(",", ""))))
+        return create(Disk(folder, int(least[1].replace(",", "")), compression=compression))
 
 
 def tier(table: Table) -> dict[str, int]:

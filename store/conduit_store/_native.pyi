@@ -8,6 +8,8 @@ FINGERPRINT: int
 
 MAX_TABLE_SLOTS: int
 
+def has_codec(name: str) -> bool: ...
+
 MAX_CONSUMERS: int
 
 def fixed_control_bytes(max_processes: int, max_tables: int) -> int: ...
@@ -123,7 +125,8 @@ class Fields:
     def __init__(self, n: int, fields: Sequence[tuple[str, int, str, Sequence[int]]]) -> None: ...
     def tensors(self, staging: Staging, maker: TensorMaker, without: Container[str]) -> dict[str, Any]: ...
 
-class Pin: ...
+class Pin:
+    def unpacked(self) -> tuple[int, Staging]: ...
 
 class DrawMark:
     @property
@@ -158,7 +161,15 @@ class Attachment:
 class Table:
     def __init__(self, attachment: Attachment, index: int) -> None: ...
     def use_disk(
-        self, fd: int, path: str, head: bytes, message: bytes, numbers: Sequence[tuple[int, int, int, int]]
+        self,
+        fd: int,
+        path: str,
+        head: bytes,
+        message: bytes,
+        numbers: Sequence[tuple[int, int, int, int]],
+        codec: str,
+        packed: bytes,
+        packed_numbers: Sequence[tuple[int, int, int, int]],
     ) -> None: ...
     def move_blocks(self, timeout: float) -> int: ...
     def wake_movers(self) -> None: ...

@@ -86,14 +86,17 @@ def schema_head(schema: Schema) -> bytes:
 
 
 # What stands for what in the message of a block, as the core knows it (BlockMessage in disk_file.hpp).
-_ROWS, _BYTES, _START, _ELEMENTS = range(4)
+_ROWS, _BYTES, _START, _ELEMENTS, _OFFSET, _LENGTH = range(6)
 
 
-def record_header(schema: Schema, layout: BlockLayout) -> tuple[bytes, list[tuple[int, int, int, int]]]:
+def record_header(
+    schema: Schema, layout: BlockLayout, compression: str | None = None
+) -> tuple[bytes, list[tuple[int, int, int, int]]]:
     """Return the Arrow message that makes a record batch of the block behind it, and which numbers each block has.
 
     Arrow writes such a message for a batch that it lays out itself; the buffers' places are then replaced by ours.
-    The numbers: (what, column, at, factor), an int64 at byte `at`.
+    The numbers: (what, column, at, factor), an int64 at byte `at`. `compression`: of blocks whose buffers are
+    compressed, "lz4" or "zstd": where they begin and end are numbers too.
     """
     import pyarrow as pa
 
@@ -107,26 +110,34 @@ def record_header(schema: Schema, layout: BlockLayout) -> tuple[bytes, list[tupl
             zeros[first : first + 8 * (layout.rows + 1)].view(np.int64)[1:] = 1
     starts = [layout.values] * len(schema.ragged)
     batch = block_to_arrow(schema, layout, address, 0, layout.rows, zeros, starts, stored=True)
-    whole = batch.serialize().to_pybytes()
-    header = bytearray(whole[: len(whole) - pa.ipc.read_message(whole).body.size])
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(batch)
+    messages = pa.ipc.MessageReader.open_stream(pa.BufferReader(stream.getvalue()))
+    messages.read_next_message()  # the schema
+    whole = messages.read_next_message()
+    header = bytearray(whole.serialize().to_pybytes()[: -whole.body.size])
     message = _Record(header, 8 + _uint32(header, 8))
     record = message.record(2)
     numbers = [(_ROWS, 0, record.place(0), 1), (_BYTES, 0, message.place(3), 1)]
     nodes = record.vector(1) + 4  # length and nulls, int64
     buffers = record.vector(2) + 4  # offset and length, int64; validity has no bytes
-    ragged = 0
+    ragged = filled = 0
     for column, offset in zip(schema.columns, layout.offsets, strict=True):
         for what, factor in _nodes(batch.schema.field(column.name).type, _ROWS, 1):
             numbers.append((what, ragged if what == _ELEMENTS else 0, nodes, factor))
             nodes += 16
-        buffers = _filled(header, buffers)
-        struct.pack_into("<q", header, buffers, offset)
-        buffers += 16
-        if column.ragged:
+        for part in range(1 + column.ragged):
             buffers = _filled(header, buffers)
-            numbers += [(_START, ragged, buffers, 1), (_ELEMENTS, ragged, buffers + 8, column.element_bytes)]
+            if compression is not None:
+                numbers += [(_OFFSET, filled, buffers, 1), (_LENGTH, filled, buffers + 8, 1)]
+            elif part == 0:
+                struct.pack_into("<q", header, buffers, offset)
+            else:
+                numbers += [(_START, ragged, buffers, 1), (_ELEMENTS, ragged, buffers + 8, column.element_bytes)]
             buffers += 16
-            ragged += 1
+            filled += 1
+        ragged += column.ragged
     header += bytes(-len(header) % ALIGN)
     struct.pack_into("<i", header, 4, len(header) - 8)  # counts the padding up to the body
     return bytes(header), numbers

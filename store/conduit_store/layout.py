@@ -14,6 +14,7 @@ ALIGN = 64  # bytes: a cache line, and what Arrow recommends
 _SLOT_ALIGN = 8  # of the columns of a single row
 _SLOT_SPARES = 256  # rows that may have left and still be read; small tables have a quarter of their size, at least 16
 _MIN_ROWS = 8
+_MAX_PACKED_BYTES = 128 << 10  # of blocks that are decompressed as a whole for a row
 _MAX_BLOCK_BYTES = 8 << 20  # a block is the unit of transfer and of checkpoints: seconds must not hang on one
 _OPEN_SHARE = 24  # the blocks that writers hold open take at most this part of a table
 # Where rows vary in length: the same share, smaller in large tables; the memory that may go unused where a block takes
@@ -50,6 +51,7 @@ def plan(
     mean_episode_length: float | None,
     holes: bool = False,
     host_bytes: int | None = None,
+    packed: bool = False,
 ) -> BlockLayout:
     """Choose a block size, and count the blocks that `max_size` rows need.
 
@@ -58,7 +60,7 @@ def plan(
     steps. `holes`: rows also leave in the middle of a block, which gives its memory back when the last has left: room
     for twice the rows. Where rows vary in length there is room for as many of the mean length, which every such column
     must say. `host_bytes`: what the blocks in memory take at most, where others lie on disk; then they are small enough
-    for open ones to be that share of these.
+    for open ones to be that share of these. `packed`: and are compressed there.
 
     Raises:
         ConfigError: a number that is not positive.
@@ -75,7 +77,8 @@ def plan(
         least = max(_MIN_ROWS, min(2 * _MIN_ROWS, max_size // 64))
     shared = max_size if host_bytes is None else min(max_size, host_bytes // schema.row_bytes)
     rows = max(least, shared // (open_share * spare))
-    rows = max(1, min(rows, _MAX_BLOCK_BYTES // schema.row_bytes))
+    most = _MAX_PACKED_BYTES if packed else _MAX_BLOCK_BYTES
+    rows = max(1, min(rows, most // schema.row_bytes))
     finals = 0 if mean_episode_length is None else int(max_size / mean_episode_length) + 1
     room = (max_size + finals) * (2 if holes else 1)
     blocks = -(-room // rows) + spare

@@ -118,6 +118,16 @@ class Pin {
  public:
   // `disk`: of a table that has one, whose mapping the view may be of.
   Pin(std::shared_ptr<Process> process, std::shared_ptr<DiskFile> disk, std::uint32_t entry) : process_(std::move(process)), disk_(std::move(disk)), entry_(entry), forks_(process_->forks()) {}
+  // Of a block that lies compressed.
+  void unpack_from(std::shared_ptr<TableCore> core, std::uint32_t block) {
+    core_ = std::move(core);
+    block_ = block;
+  }
+  // A copy of it. Throws disk.
+  std::shared_ptr<Staging> unpacked() const {
+    if (core_ == nullptr) fail(ErrorCode::config, "this block has an address");
+    return core_->copy_block(block_);
+  }
   ~Pin() { process_->unpin(entry_, forks_); }
   Pin(const Pin&) = delete;
   Pin& operator=(const Pin&) = delete;
@@ -125,7 +135,8 @@ class Pin {
  private:
   std::shared_ptr<Process> process_;
   std::shared_ptr<DiskFile> disk_;
-  std::uint32_t entry_, forks_;
+  std::shared_ptr<TableCore> core_;
+  std::uint32_t entry_, forks_, block_ = kNoRow;
 };
 
 // Handles let go of the process slot when the store is closed; a call in flight keeps its own reference until it returns.
@@ -667,6 +678,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   m.attr("LAYOUT_VERSION") = kLayoutVersion;
   m.attr("FINGERPRINT") = fingerprint();
   m.attr("MAX_TABLE_SLOTS") = kSlotMask;
+  m.def("has_codec", [](const std::string& name) { return codec_of(name.c_str()) != nullptr; }, "name"_a);
   m.attr("MAX_CONSUMERS") = kGroups;
   m.def("fixed_control_bytes", &control_fixed_bytes, "max_processes"_a, "max_tables"_a);
   m.def("format_control", &format_control, "control_fd"_a, "control_bytes"_a, "data_bytes"_a, "max_processes"_a, "max_tables"_a, "name"_a);
@@ -781,7 +793,16 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
       .def("tensors", [](const NamedFields& f, const std::shared_ptr<Staging>& staging, const TensorMaker& maker, nb::object without) {
         return maker.make(staging, f.fields, f.names, without);
       }, "staging"_a, "maker"_a, "without"_a);
-  nb::class_<Pin>(m, "Pin", nb::is_weak_referenceable());
+  nb::class_<Pin>(m, "Pin", nb::is_weak_referenceable())
+      // (address, what it is of) of a copy of a block that lies compressed
+      .def("unpacked", [](const Pin& pin) {
+        std::shared_ptr<Staging> copy;
+        {
+          nb::gil_scoped_release release;
+          copy = pin.unpacked();
+        }
+        return nb::make_tuple(reinterpret_cast<std::uint64_t>(copy->data()), copy);
+      });
 
   nb::class_<PyAttachment>(m, "Attachment")
       .def(nb::init<int, int, bool>(), "control_fd"_a, "data_fd"_a, "writable"_a)
@@ -930,14 +951,18 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         t.unlocked([&](TableCore& c) { c.links(k.as<std::uint64_t>(), n, &live, &flags, &next); });
         return std::make_tuple(nb::bytes(reinterpret_cast<const char*>(live.data()), n), nb::bytes(reinterpret_cast<const char*>(flags.data()), n), nb::bytes(reinterpret_cast<const char*>(next.data()), n * sizeof(std::uint64_t)));
       }, "keys"_a, "n"_a)
-      // (pin, first live row, end of live rows, generation, address of the block's bytes, where the parts of its values begin)
+      // (pin, first live row, end of live rows, generation, address of the block's bytes or 0 if they lie compressed, where the parts of its values begin)
       .def("pin_block", [](PyTable& t, std::uint32_t block) {
         std::uint32_t first, last;
         std::uint64_t generation;
         const auto core = t.get();
         const std::uint32_t entry = t.unlocked([&](TableCore& c) { return c.pin_block(block, &first, &last, &generation); });
         const std::uint64_t* starts = core->ragged().starts(block);
-        return std::make_tuple(std::make_shared<Pin>(core->process_handle(), core->disk(), entry), first, last, generation, reinterpret_cast<std::uint64_t>(core->block_data(block)),
+        const auto pin = std::make_shared<Pin>(core->process_handle(), core->disk(), entry);
+        const bool packed = core->packed(block);
+        if (packed) pin->unpack_from(core, block);
+        const std::byte* at = packed ? nullptr : core->block_data(block);
+        return std::make_tuple(pin, first, last, generation, reinterpret_cast<std::uint64_t>(at),
                                std::vector<std::uint64_t>(starts, starts + core->ragged().n()));
       }, "block"_a);
 

@@ -286,6 +286,7 @@ void Cut::gather(std::uint32_t i, std::uint32_t column, std::size_t from, std::s
   for (std::size_t k = from; k < to; ++k) {
     const SavedBlock& block = table.saved.blocks[k];
     const std::size_t bytes = (block.count - block.first) * c.row_bytes;
+    const Unpacked unpacked(*table.core);
     const std::byte* at = table.core->block_data(block.block) + c.block_offset + block.first * c.row_bytes;
     if (c.changes != 0) copy_scalars(at, block.count - block.first, c.row_bytes, out);
     else memcpy(out, at, bytes);

@@ -74,10 +74,23 @@ int write_all(int fd, iovec* parts, int n, std::uint64_t at) {
 
 }  // namespace
 
-DiskFile::DiskFile(int fd, std::string path, const std::vector<std::byte>& head, BlockMessage message, std::uint64_t block_bytes, std::uint32_t n_blocks,
+// What a slot needs beyond a block's bytes and its message, if none of its buffers becomes smaller.
+std::uint64_t packed_spare(const std::optional<Packing>& packing) { return packing ? packing->message.text.size() + packing->buffers.size() * 16 : 0; }
+
+Packing::Packing(const Codec* codec_, BlockMessage message_) : codec(codec_), message(std::move(message_)) {
+  for (const BlockMessage::Number& number : message.numbers) {
+    if (number.what == BlockMessage::rows && rows_at == 0) rows_at = number.at;
+    if (number.what == BlockMessage::bytes) bytes_at = number.at;
+    if (number.what == BlockMessage::offset) buffers.emplace_back(number.at, 0);
+    if (number.what == BlockMessage::length && !buffers.empty()) buffers.back().second = number.at;
+  }
+  if (rows_at == 0 || bytes_at == 0 || buffers.empty()) fail(ErrorCode::config, "the message of a compressed block lacks its numbers");
+}
+
+DiskFile::DiskFile(int fd, std::string path, const std::vector<std::byte>& head, BlockMessage message, std::optional<Packing> packing, std::uint64_t block_bytes, std::uint32_t n_blocks,
                    bool writes)
-    : fd_(fd), pid_(getpid()), path_(std::move(path)), message_(std::move(message)), block_bytes_(block_bytes), head_bytes_(round_up(std::max<std::size_t>(head.size(), 1), kPage)),
-      slot_bytes_(round_up(message_.text.size() + block_bytes, kPage)), bytes_(slot_at(n_blocks)) {
+    : fd_(fd), pid_(getpid()), path_(std::move(path)), message_(std::move(message)), packing_(std::move(packing)), block_bytes_(block_bytes), head_bytes_(round_up(std::max<std::size_t>(head.size(), 1), kPage)),
+      slot_bytes_(round_up(std::max(message_.text.size(), packed_spare(packing_)) + block_bytes, kPage)), bytes_(slot_at(n_blocks)) {
   const auto failed = [&](const char* what) {
     const int reason = errno;
     close(fd_);
@@ -117,9 +130,25 @@ int DiskFile::reserve(std::uint32_t block, std::uint32_t blocks) const {
 }
 
 int DiskFile::read(std::uint32_t block, std::uint32_t blocks, std::byte* bytes) const {
-  const std::uint64_t at = body_at(block), all = blocks * block_bytes_;
-  for (std::uint64_t done = 0; done < all;) {
-    const ssize_t got = pread(fd_, bytes + done, all - done, static_cast<off_t>(at + done));
+  return read_at(body_at(block), bytes, blocks * block_bytes_);
+}
+
+int DiskFile::read_slot(std::uint32_t block, std::uint64_t at, std::byte* to, std::uint64_t bytes) const { return read_at(slot_at(block) + at, to, bytes); }
+
+int DiskFile::write_packed(std::uint32_t block, const std::vector<std::byte>& message, const std::byte* body, std::uint64_t bytes) const {
+  iovec parts[] = {{const_cast<std::byte*>(message.data()), message.size()}, {const_cast<std::byte*>(body), bytes}};
+  const int error = write_all(fd_, parts, 2, slot_at(block));
+  const std::uint64_t end = round_up(message.size() + bytes, kPage);
+  // A file system that cannot give it back keeps it: nothing else depends on that.
+  if (error == 0 && end < slot_bytes_) (void)!fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(slot_at(block) + end), static_cast<off_t>(slot_bytes_ - end));
+  return error;
+}
+
+void DiskFile::slot_ahead(std::uint32_t block) const { posix_fadvise(fd_, static_cast<off_t>(slot_at(block)), static_cast<off_t>(slot_bytes_), POSIX_FADV_WILLNEED); }
+
+int DiskFile::read_at(std::uint64_t at, std::byte* to, std::uint64_t bytes) const {
+  for (std::uint64_t done = 0; done < bytes;) {
+    const ssize_t got = pread(fd_, to + done, bytes - done, static_cast<off_t>(at + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return errno;
     if (got == 0) return EIO;  // somebody has cut the file off

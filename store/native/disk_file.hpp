@@ -11,12 +11,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "error.hpp"
 
 namespace conduit {
+
+class Codec;
 
 // While a thread is in `guarded`, a page of this range that cannot be read ends that call instead of the process.
 struct ReadGuard {
@@ -34,9 +38,10 @@ struct Piece {
 };
 
 // The Arrow message before each block, and the numbers in it (int64, at byte `at`) that each block has of its own: its rows or bytes, or of
-// a column, by its number among those whose rows vary in length, where its elements begin, or how many there are.
+// a column, by its number among those whose rows vary in length, where its elements begin, or how many there are. Of compressed blocks: of a
+// buffer, by its number among those that have bytes, where it begins and how long it is.
 struct BlockMessage {
-  enum What : std::uint32_t { rows = 0, bytes = 1, start = 2, elements = 3 };
+  enum What : std::uint32_t { rows = 0, bytes = 1, start = 2, elements = 3, offset = 4, length = 5 };
   struct Number {
     std::uint32_t what, column;
     std::uint64_t at, factor;
@@ -45,11 +50,23 @@ struct BlockMessage {
   std::vector<Number> numbers;
 };
 
+// How blocks of a file are compressed: by what, the message before them, and where in it the rows, the bytes, and the places of the
+// buffers (begin, length) stand.
+struct Packing {
+  const Codec* codec;
+  BlockMessage message;
+  std::uint64_t rows_at = 0, bytes_at = 0;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> buffers;
+
+  // Throws config where the message lacks one of these.
+  Packing(const Codec* codec_, BlockMessage message_);
+};
+
 class DiskFile {
  public:
   // Takes over `fd`. `head` goes to the front of a new file. `writes`: blocks there are also written through the mapping.
   // Throws disk, config.
-  DiskFile(int fd, std::string path, const std::vector<std::byte>& head, BlockMessage message, std::uint64_t block_bytes, std::uint32_t n_blocks, bool writes);
+  DiskFile(int fd, std::string path, const std::vector<std::byte>& head, BlockMessage message, std::optional<Packing> packing, std::uint64_t block_bytes, std::uint32_t n_blocks, bool writes);
   // The last of all processes that have the file open removes it.
   ~DiskFile();
   DiskFile(const DiskFile&) = delete;
@@ -59,12 +76,18 @@ class DiskFile {
   const std::byte* body(std::uint32_t block) const { return map_ + body_at(block); }
   bool has(const std::byte* at) const { return at >= map_ && at < map_ + bytes_; }
   const BlockMessage& message() const { return message_; }
+  const Packing* packing() const { return packing_ ? &*packing_ : nullptr; }
 
   // 0 or errno. What was written counts only after `sync`. A block with its message, or its message alone where there are no `bytes`;
   // the bytes of so many adjacent blocks.
   int write(std::uint32_t block, const std::vector<std::byte>& message, const std::byte* bytes) const;
   int read(std::uint32_t block, std::uint32_t blocks, std::byte* bytes) const;
   int sync() const;
+  // The same of a compressed block of `bytes`, at most `packed_room`; what the slot does not need is given back. And what lies at a byte of a slot.
+  int write_packed(std::uint32_t block, const std::vector<std::byte>& message, const std::byte* body, std::uint64_t bytes) const;
+  int read_slot(std::uint32_t block, std::uint64_t at, std::byte* to, std::uint64_t bytes) const;
+  std::uint64_t packed_room() const { return slot_bytes_ - packing_->message.text.size(); }
+  void slot_ahead(std::uint32_t block) const;
   // Room on the disk for the slots of so many adjacent blocks: what is written there through the mapping then finds it.
   int reserve(std::uint32_t block, std::uint32_t blocks) const;
   std::uint64_t body_at(std::uint32_t block) const { return slot_at(block) + message_.text.size(); }
@@ -98,8 +121,11 @@ class DiskFile {
 
   int fd_;
   int pid_;
+  int read_at(std::uint64_t at, std::byte* to, std::uint64_t bytes) const;
+
   std::string path_;
   BlockMessage message_;
+  std::optional<Packing> packing_;
   std::uint64_t block_bytes_, head_bytes_, slot_bytes_, bytes_;
   std::byte* map_ = nullptr;
 };

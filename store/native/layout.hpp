@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 15;
+inline constexpr std::uint32_t kLayoutVersion = 16;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -326,15 +326,17 @@ struct StreamCount {
 };
 
 // Tables that may outgrow memory: a block has a *place*, a frame of host memory or its slot in the table's file on disk.
-// `places`: the frame's number, kOnDisk, or kNowhere while the block is FREE; of an OPEN block that still takes rows always a
+// `places`: the frame's number, kOnDisk (kPacked: there, compressed), or kNowhere while the block is FREE; of an OPEN block that still takes rows always a
 // frame. Changed under the index lock; read without it inside a reader epoch, or by whoever has pinned the block.
 // A frame is USED by exactly the block whose place it is. Where a block has gone to disk its frame is LEAVING until no reader
-// epoch <= `epoch` is active. TAKEN: a process reads a block into it. `copied`: the block's bytes are on disk too.
+// epoch <= `epoch` is active. TAKEN: a process reads a block into it. `copied`: the block's bytes are on disk too,
+// by the name of that place; else 0.
 // What is on disk of a block does not change while it has a place, as the rows of a sealed block do not, but for columns that
 // are rewritten: those change wherever the block's place is, and whoever moves it sees that and begins anew.
 // Crash: places are the truth, frames follow from them; a frame TAKEN by a dead process is free.
 inline constexpr std::uint32_t kNowhere = 0xffffffffu;
 inline constexpr std::uint32_t kOnDisk = 0xfffffffeu;
+inline constexpr std::uint32_t kPacked = 0xfffffffdu;  // never of columns that are rewritten
 enum FrameState : std::uint32_t { kFrameFree = 0, kFrameUsed = 1, kFrameLeaving = 2, kFrameTaken = 3 };
 struct Frame {
   std::uint32_t state, block;

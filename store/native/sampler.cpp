@@ -71,11 +71,13 @@ SampleStatus Sampler::sample(std::uint32_t n, Target* target, std::uint32_t stre
     if (shared.limits_inserts != 0) announce(shared.inserts_waiting, shared.inserts_signal);
     const std::uint64_t drawn = now_ns();
     shared.counters.draw_ns.fetch_add(drawn - began, std::memory_order_relaxed);
-    approach(n);  // what it asks for arrives while weights are computed
-    if (n > 0) importance_weights(probabilities, n, beta, least, draws_.data(), weights);
-    FAILPOINT(gather_begin);
     bool whole;
+    Unpacked unpacked(t, epoch.get());
+    unpacked.ahead(slots_.data(), n);
     try {
+      approach(n);  // what it asks for arrives while weights are computed
+      if (n > 0) importance_weights(probabilities, n, beta, least, draws_.data(), weights);
+      FAILPOINT(gather_begin);
       whole = copy(*epoch, n, offsets.data(), target);
     } catch (const Error&) {  // rows on disk that it does not give
       undo(n, target->staging ? target->staging->data() : out, state->drawn);
@@ -185,6 +187,8 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, Target* target, s
         return false;
       }
     }
+    Unpacked unpacked(t, epoch.get());
+    unpacked.ahead(slots_.data(), n);
     approach(n);
     const bool whole = copy(*epoch, n, offsets.data(), target);
     if (!epoch->leave() || !whole) continue;

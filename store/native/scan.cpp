@@ -49,13 +49,16 @@ std::vector<std::byte> TableCore::scan(std::uint32_t v, Scan what, std::uint32_t
     const Column& c = columns_[column];
     bool held = true;
     values.resize(what == Scan::column ? rows.size() * c.row_bytes : values.size());
+    Unpacked unpacked(*this, epoch.get());
     const auto copy = [&] {
       std::byte* to = values.data();
       const std::size_t often = tiered() ? 16 : 65'536;  // a row from disk may take milliseconds
       for (std::size_t i = 0; i < rows.size() && held; ++i, to += c.row_bytes) {
         const std::uint32_t b = block_of(rows[i]);
         memcpy(to, block_data(b) + c.block_offset + (rows[i] - b * t_.rows_per_block) * c.row_bytes, c.row_bytes);
-        if (i % often == often - 1) held = epoch->progress();
+        if (i % often != often - 1) continue;
+        held = epoch->progress();
+        unpacked.clear();
       }
     };
     reach_disk(copy);

@@ -282,7 +282,7 @@ TableCore::TableCore(std::shared_ptr<Process> process, std::uint32_t index)
   if (t_.queue_offset != 0) queue_ = std::make_unique<QueueIndex>(*this);
 }
 
-TableCore::~TableCore() = default;
+TableCore::~TableCore() { delete cache_.load(); }
 
 bool TableCore::live(std::uint64_t key, std::uint32_t* slot) const {
   *slot = static_cast<std::uint32_t>(key & kSlotMask);

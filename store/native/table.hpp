@@ -19,6 +19,7 @@
 #include "draws.hpp"
 #include "layout.hpp"
 #include "limiter.hpp"
+#include "packed.hpp"
 #include "part_file.hpp"
 #include "process.hpp"
 #include "ragged.hpp"
@@ -146,7 +147,15 @@ class TableCore {
   }
   // --- tables that may outgrow memory, see tier.cpp
   bool tiered() const { return places_ != nullptr; }
-  bool on_disk(std::uint32_t block) const { return std::atomic_ref(places_[block]).load(std::memory_order_acquire) == kOnDisk; }
+  bool on_disk(std::uint32_t block) const {
+    const std::uint32_t place = std::atomic_ref(places_[block]).load(std::memory_order_acquire);
+    return place == kOnDisk || place == kPacked;
+  }
+  // Blocks that go to disk are compressed there; this one is. See packed.hpp, also for the next two: 0 or errno.
+  bool packs() const { return disk_ != nullptr && disk_->packing() != nullptr; }
+  bool packed(std::uint32_t block) const { return packs() && std::atomic_ref(places_[block]).load(std::memory_order_acquire) == kPacked; }
+  int unpack(std::uint32_t block, std::byte* to) const;
+  BlockCache& block_cache() const;
   // Before anything else is done with a table that is tiered.
   void use_disk(std::shared_ptr<DiskFile> disk) { disk_ = std::move(disk); }
   const std::shared_ptr<DiskFile>& disk() const { return disk_; }
@@ -358,9 +367,16 @@ class TableCore {
     std::uint32_t block, frame, pin;
     std::uint64_t generation, rewritten;
     bool to_disk;
+    std::uint32_t on_disk;  // its place there: kOnDisk or kPacked
   };
   std::byte* placed(std::uint32_t block) const;
-  std::vector<std::byte> message_of(std::uint32_t block, std::uint32_t rows) const;
+  std::vector<std::byte> message_of(const BlockMessage& all, std::uint32_t block, std::uint32_t rows, std::uint64_t bytes, const std::vector<std::pair<std::uint64_t, std::uint64_t>>* buffers) const;
+  std::vector<std::byte> plain_message(std::uint32_t block, std::uint32_t rows) const {
+    return message_of(disk_->message(), block, rows, ragged_.span(block) * t_.block_bytes, nullptr);
+  }
+  template <class F>
+  bool each_buffer(std::uint32_t block, std::uint32_t rows, const std::byte* base, F f) const;
+  int write_packed(std::uint32_t block, std::uint32_t rows, const std::byte* base, std::uint64_t* written) const;
   void give_place(std::uint32_t block);
   bool take_frame(std::uint32_t block);
   void free_place(std::uint32_t block);
@@ -399,6 +415,7 @@ class TableCore {
   Frame* frames_;
   std::uint32_t* heat_;
   std::shared_ptr<DiskFile> disk_;
+  mutable std::atomic<BlockCache*> cache_{nullptr};
   // reciprocal = ceil(2^shift / rows_per_block) with shift = 28 + ceil(log2(rows_per_block)): exact for 28-bit slots
   std::uint64_t reciprocal_;
   unsigned shift_;

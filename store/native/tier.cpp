@@ -50,6 +50,7 @@ std::byte* TableCore::placed(std::uint32_t block) const {
   // acquire: what was written to the place comes before its name
   const std::uint32_t place = std::atomic_ref(places_[block]).load(std::memory_order_acquire);
   if (place < t_.n_frames) return data_ + place * t_.block_bytes;
+  if (place == kPacked) return Unpacked::address(*this, block);
   // Nowhere: only seen by a reader that was expelled, whose batch is thrown away.
   return const_cast<std::byte*>(disk_->body(block));
 }
@@ -179,13 +180,12 @@ std::shared_ptr<Staging> TableCore::copy_block(std::uint32_t block) const {
   Target target;
   std::byte* to = target.room(ragged_.span(block) * t_.block_bytes);
   if (!on_disk(block)) memcpy(to, block_data(block), t_.block_bytes);
-  else if (disk_->read(block, ragged_.span(block), to) != 0) fail_disk();
+  else if ((packed(block) ? unpack(block, to) : disk_->read(block, ragged_.span(block), to)) != 0) fail_disk();
   return target.staging;
 }
 
-// The Arrow message of a block with so many rows, which stays in place.
-std::vector<std::byte> TableCore::message_of(std::uint32_t block, std::uint32_t rows) const {
-  const BlockMessage& all = disk_->message();
+// The Arrow message of a block with so many rows, which stays in place, and whose body has so many bytes, in these buffers if it is compressed.
+std::vector<std::byte> TableCore::message_of(const BlockMessage& all, std::uint32_t block, std::uint32_t rows, std::uint64_t bytes, const std::vector<std::pair<std::uint64_t, std::uint64_t>>* buffers) const {
   std::vector<std::byte> text = all.text;
   std::vector<std::uint64_t> elements(ragged_.n());
   reach_disk([&] {
@@ -193,8 +193,10 @@ std::vector<std::byte> TableCore::message_of(std::uint32_t block, std::uint32_t 
   });
   for (const BlockMessage::Number& number : all.numbers) {
     const std::uint64_t value = number.what == BlockMessage::rows    ? rows
-                                : number.what == BlockMessage::bytes ? ragged_.span(block) * t_.block_bytes
+                                : number.what == BlockMessage::bytes ? bytes
                                 : number.what == BlockMessage::start ? ragged_.starts(block)[number.column]
+                                : number.what == BlockMessage::offset ? (*buffers)[number.column].first
+                                : number.what == BlockMessage::length ? (*buffers)[number.column].second
                                                                      : elements[number.column];
     const std::uint64_t put = value * number.factor;
     memcpy(text.data() + number.at, &put, sizeof put);
@@ -210,7 +212,7 @@ void TableCore::reserve_run(std::uint32_t block) const {
 }
 
 void TableCore::confirm_run(std::uint32_t block, std::uint32_t rows) const {
-  int error = disk_->write(block, message_of(block, rows), nullptr);
+  int error = disk_->write(block, plain_message(block, rows), nullptr);
   if (error == 0) error = disk_->sync();
   FAILPOINT(tier_confirmed);
   if (error != 0) fail(ErrorCode::disk, "a row of table '%s' cannot be written to disk, file %s: %s. It was not appended", t_.name, disk_->path().c_str(), strerror(error));
@@ -256,7 +258,7 @@ void TableCore::laid_out(const std::vector<SavedBlock>& blocks) {
   int error = 0;
   for (const SavedBlock& block : blocks) {
     if (error != 0 || block.birth == 0 || block.block >= t_.n_blocks || block.count > t_.rows_per_block || !on_disk(block.block)) continue;
-    error = disk_->write(block.block, message_of(block.block, block.count), nullptr);
+    error = disk_->write(block.block, plain_message(block.block, block.count), nullptr);
   }
   if (error == 0) error = disk_->sync();
   if (error != 0) fail(ErrorCode::disk, "file %s cannot be written: %s", disk_->path().c_str(), strerror(error));
@@ -327,7 +329,7 @@ void TableCore::look_at_heat() {
   for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
     std::atomic_ref<std::uint32_t> heat(heat_[b]);
     const std::uint32_t now = heat.load(std::memory_order_relaxed);
-    wish += places_[b] == kOnDisk && !born_on_disk(b) && hot(now, mean);
+    wish += on_disk(b) && !born_on_disk(b) && hot(now, mean);
     if (now > 1) heat.store(now - now / 4, std::memory_order_relaxed);
   }
   t_.tier.wish = std::min(wish, kWishes);
@@ -355,7 +357,7 @@ std::vector<TableCore::Move> TableCore::choose_moves() {
       const std::uint32_t f = places_[b];
       --missing;
       if (frames_[f].copied != 0) {
-        std::atomic_ref(places_[b]).store(kOnDisk, std::memory_order_release);
+        std::atomic_ref(places_[b]).store(frames_[f].copied, std::memory_order_release);
         leave_frame(f);
         tier.blocks_dropped.fetch_add(1, std::memory_order_relaxed);
         continue;
@@ -363,7 +365,7 @@ std::vector<TableCore::Move> TableCore::choose_moves() {
       const std::optional<std::uint32_t> pin = try_pin(b);
       if (!pin) break;
       frames_[f].rewritten = 0;
-      moves.push_back({b, f, *pin, blocks_[b].generation.load(std::memory_order_relaxed), 0, true});
+      moves.push_back({b, f, *pin, blocks_[b].generation.load(std::memory_order_relaxed), 0, true, packs() ? kPacked : kOnDisk});
       FAILPOINT(tier_chosen);
     }
   }
@@ -374,7 +376,7 @@ std::vector<TableCore::Move> TableCore::choose_moves() {
       const std::uint32_t heat = std::atomic_ref(heat_[b]).load(std::memory_order_relaxed);
       std::uint32_t pid;
       const bool moving = std::any_of(moves.begin(), moves.end(), [&](const Move& m) { return m.block == b; });
-      if (places_[b] == kOnDisk && !born_on_disk(b) && heat > most && !moving && blocks_[b].state.load(std::memory_order_relaxed) == kOpen && !pinned(b, &pid)) best = b, most = heat;
+      if (on_disk(b) && !born_on_disk(b) && heat > most && !moving && blocks_[b].state.load(std::memory_order_relaxed) == kOpen && !pinned(b, &pid)) best = b, most = heat;
     }
     if (best == kNoRow) break;
     const std::optional<std::uint32_t> pin = try_pin(best);
@@ -384,7 +386,7 @@ std::vector<TableCore::Move> TableCore::choose_moves() {
     --tier.free_count;
     frames_[f] = {kFrameTaken, best, process_->slot(), process_->claim(), 0, kNoRow, 1, 0};
     FAILPOINT(tier_taken);
-    moves.push_back({best, f, *pin, blocks_[best].generation.load(std::memory_order_relaxed), tier.rewritten, false});
+    moves.push_back({best, f, *pin, blocks_[best].generation.load(std::memory_order_relaxed), tier.rewritten, false, places_[best]});
   }
   return moves;
 }
@@ -394,9 +396,14 @@ int TableCore::carry_out(const std::vector<Move>& moves) {
   bool wrote = false;
   for (const Move& move : moves) {
     std::byte* frame = data_ + move.frame * t_.block_bytes;
-    const int error = move.to_disk ? disk_->write(move.block, message_of(move.block, static_cast<std::uint32_t>(blocks_[move.block].pub.load(std::memory_order_relaxed) & kCountMask)), frame)
-                                   : disk_->read(move.block, 1, frame);
+    const auto rows = static_cast<std::uint32_t>(blocks_[move.block].pub.load(std::memory_order_relaxed) & kCountMask);
+    const bool packing = move.on_disk == kPacked;
+    std::uint64_t bytes = t_.block_bytes;
+    const int error = !move.to_disk ? (packing ? unpack(move.block, frame) : disk_->read(move.block, 1, frame))
+                      : packing     ? write_packed(move.block, rows, frame, &bytes)
+                                    : disk_->write(move.block, plain_message(move.block, rows), frame);
     if (error != 0) return error;
+    if (move.to_disk) t_.tier.bytes_written.fetch_add(bytes, std::memory_order_relaxed);
     wrote |= move.to_disk;
     FAILPOINT(tier_copied);
   }
@@ -412,8 +419,8 @@ void TableCore::settle(const std::vector<Move>& moves, int error, std::uint64_t 
       process_->unpin(move.pin, forks);
       const bool stays = blocks_[move.block].generation.load(std::memory_order_relaxed) == move.generation && blocks_[move.block].state.load(std::memory_order_relaxed) == kOpen;
       if (!move.to_disk) {
-        if (error == 0 && stays && places_[move.block] == kOnDisk && tier.rewritten == move.rewritten) {
-          frames_[move.frame] = {kFrameUsed, move.block, 0, 0, 0, kNoRow, 1, 0};
+        if (error == 0 && stays && places_[move.block] == move.on_disk && tier.rewritten == move.rewritten) {
+          frames_[move.frame] = {kFrameUsed, move.block, 0, 0, 0, kNoRow, move.on_disk, 0};
           std::atomic_ref(places_[move.block]).store(move.frame, std::memory_order_release);
           tier.blocks_promoted.fetch_add(1, std::memory_order_relaxed);
         } else {
@@ -421,11 +428,10 @@ void TableCore::settle(const std::vector<Move>& moves, int error, std::uint64_t 
         }
       } else if (std::uint32_t pid; error == 0 && stays && places_[move.block] == move.frame && frames_[move.frame].rewritten == 0 && !pinned(move.block, &pid)) {
         // Not of a block that somebody else has pinned since it was chosen: who holds a view has the frame's address.
-        std::atomic_ref(places_[move.block]).store(kOnDisk, std::memory_order_release);
+        std::atomic_ref(places_[move.block]).store(move.on_disk, std::memory_order_release);
         FAILPOINT(tier_placed);
         leave_frame(move.frame);
         tier.blocks_written.fetch_add(1, std::memory_order_relaxed);
-        tier.bytes_written.fetch_add(t_.block_bytes, std::memory_order_relaxed);
       }
     }
     tier.error.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);
@@ -483,7 +489,7 @@ void TableCore::wrong_frames(const std::function<void(bool, const std::string&)>
     const bool used = state == kOpen || state == kRetired;
     expect(used != (place == kNowhere), name + (used ? " is in use and nowhere" : " has no bytes of its own and has a place"));
     const std::uint64_t pub = blocks_[b].pub.load();
-    expect(place != kOnDisk || !used || born_on_disk(b) || (pub & kSealed) != 0, name + " takes rows and is on disk");
+    expect(!on_disk(b) || !used || born_on_disk(b) || (pub & kSealed) != 0, name + " takes rows and is on disk");
     expect(!used || place == kOnDisk || !born_on_disk(b), name + " begins a run and is in memory");
     if (place >= t_.n_frames) continue;
     ++owners[place];

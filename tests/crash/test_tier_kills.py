@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from conduit_store.native import native
 from tests.crash.points import LOCK_FREE, RUN_POINTS, TIER_POINTS
 from tests.worker import ROOT
 
@@ -25,7 +26,7 @@ from tests.disk_support import check, columns, create, fill, move_again, settled
 
 point, action, nth, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
 store = Store.create(f"tiers-{os.getpid()}", "16MiB")
-table = create(store, folder, sampler=samplers.Prioritized(alpha=1.0, beta=0.0))
+table = create(store, folder, compression=sys.argv[5] or None, sampler=samplers.Prioritized(alpha=1.0, beta=0.0))
 fill(table, 5_000)
 
 
@@ -93,7 +94,15 @@ _STRIKES += [(point, "stop", 2) for point in TIER_POINTS if point in LOCK_FREE]
 
 @pytest.mark.parametrize(("point", "action", "nth"), _STRIKES)
 def test_a_mover_is_struck(session_runtime_dir: Path, tmp_path: Path, point: str, action: str, nth: int) -> None:
-    played(session_runtime_dir, _SCRIPT, point, action, str(nth), str(tmp_path))
+    played(session_runtime_dir, _SCRIPT, point, action, str(nth), str(tmp_path), "")
+
+
+@pytest.mark.parametrize("point", TIER_POINTS)
+def test_a_mover_that_compresses_is_killed(session_runtime_dir: Path, tmp_path: Path, point: str) -> None:
+    if not native.has_codec("zstd"):
+        pytest.skip("libzstd is not on this machine")
+    played(session_runtime_dir, _SCRIPT, point, "kill", "1", str(tmp_path), "zstd")
+
 
 _PINNED = """
 import os, sys

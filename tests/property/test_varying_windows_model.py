@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit import Column, Disk, Schema, Table, windows
+from conduit_store.native import native
 from tests.disk_support import with_least_memory
 from tests.property.test_windows_model import EPISODES, OPERATIONS, SEQUENCES, STACKS, Play, listed
 from tests.store_support import fresh_store
 
+CODECS = [name for name in ("lz4", "zstd") if native.has_codec(name)]
 SCHEMA = Schema(
     (
         Column("obs/id", "int64"),
@@ -105,10 +107,11 @@ def check_forms(table: Table, name: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     first=SEQUENCES, second=st.one_of(EPISODES, SEQUENCES), third=STACKS, size=st.integers(10, 60),
-    on_disk=st.booleans(), salt=st.integers(0, 1 << 20), state=st.booleans(), operations=OPERATIONS,
+    on_disk=st.sampled_from(["", "disk", *CODECS]), salt=st.integers(0, 1 << 20), state=st.booleans(),
+    operations=OPERATIONS,
 )  # fmt: skip
 def test_windows_have_rows_of_each_length(
-    first: windows.Sequence, second: Any, third: windows.FrameStack, size: int, on_disk: bool, salt: int, state: bool,
+    first: windows.Sequence, second: Any, third: windows.FrameStack, size: int, on_disk: str, salt: int, state: bool,
     operations: list[tuple[int, int, str]],
 ) -> None:  # fmt: skip
     names = ("action", "tokens") if state else ("action",)
@@ -123,7 +126,8 @@ def test_windows_have_rows_of_each_length(
                 "t", SCHEMA, size, window=views, max_writers=4, mean_episode_length=4.0, disk=disk
             )
 
-        table = with_least_memory(Path(folder), create) if on_disk else create(None)
+        compression = on_disk if on_disk in CODECS else None
+        table = with_least_memory(Path(folder), create, compression) if on_disk else create(None)
         play = VaryingPlay(table, salt)
         for turn, operation in enumerate(operations):
             play.run(*operation)

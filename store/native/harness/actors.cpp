@@ -8,6 +8,7 @@
 #include <deque>
 #include <mutex>
 
+#include "../codec.hpp"
 #include "../error.hpp"
 #include "../sync.hpp"
 
@@ -18,11 +19,20 @@ constexpr std::uint64_t kPatienceNs = 120'000'000'000ull;  // a wait for space t
 
 }  // namespace
 
-std::shared_ptr<DiskFile> disk_of(const TableSpec& spec) {
+std::shared_ptr<DiskFile> disk_of(const TableSpec& spec, bool packs) {
   if (spec.n_frames == 0 || spec.n_frames >= spec.n_blocks) return nullptr;
   const std::byte mark{1};
   BlockMessage message{std::vector<std::byte>(64, mark), {}};
-  return std::make_shared<DiskFile>(memfd_create("harness-disk", MFD_CLOEXEC), "no name", std::vector{mark}, std::move(message), spec.block_bytes, spec.n_blocks, false);
+  std::optional<Packing> packing;
+  if (const Codec* codec = codec_of("lz4"); packs && codec != nullptr) {
+    BlockMessage packed{std::vector<std::byte>(256, mark), {{BlockMessage::rows, 0, 8, 1}, {BlockMessage::bytes, 0, 16, 1}}};
+    for (std::uint32_t c = 0; c < spec.columns.size(); ++c) {
+      packed.numbers.push_back({BlockMessage::offset, c, 24 + 16 * c, 1});
+      packed.numbers.push_back({BlockMessage::length, c, 32 + 16 * c, 1});
+    }
+    packing.emplace(codec, std::move(packed));
+  }
+  return std::make_shared<DiskFile>(memfd_create("harness-disk", MFD_CLOEXEC), "no name", std::vector{mark}, std::move(message), std::move(packing), spec.block_bytes, spec.n_blocks, false);
 }
 
 Stage::Stage(const TableShape& table_shape, std::uint64_t run_seed)
@@ -30,7 +40,7 @@ Stage::Stage(const TableShape& table_shape, std::uint64_t run_seed)
   const std::shared_ptr<Process> process = world.attach();
   const TableSpec spec = spec_of(shape, seed);
   index = world.create(*process, spec);
-  disk = disk_of(spec);
+  disk = disk_of(spec, shape.kind == Kind::episodes);
   creator = open(process);
 }
 

@@ -10,7 +10,8 @@
 namespace conduit::harness {
 
 // A file for the blocks of a table that has fewer frames than blocks; null of another.
-std::shared_ptr<DiskFile> disk_of(const TableSpec& spec);
+// `packs`: blocks are compressed there, where this machine can.
+std::shared_ptr<DiskFile> disk_of(const TableSpec& spec, bool packs);
 
 // One table, who works on it, and what they have done.
 struct Stage {

@@ -29,7 +29,7 @@ struct QueueStage {
     spec.queue.groups = kQueueGroups;
     spec.queue.lease_timeout_ns = kLeaseNs;
     index = world.create(*process, spec);
-    disk = disk_of(spec);
+    disk = disk_of(spec, false);
     creator = open(process);
   }
   std::shared_ptr<TableCore> open() const { return open(world.attach()); }

@@ -206,6 +206,7 @@ void check_batch(const TableShape& shape, const Plan& plan, std::uint32_t n, con
 }
 
 void check_block(const TableShape& shape, const TableCore& table, std::uint32_t block, std::uint32_t first, std::uint32_t last) {
+  const Unpacked unpacked(table);
   const std::byte* base = table.block_data(block);
   for (std::uint32_t row = first; row < last; ++row) {
     const Stamp s = stamp_at(base + table.columns()[0].block_offset + row * sizeof(Stamp));

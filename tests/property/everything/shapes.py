@@ -16,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from conduit import Column, Disk, Schema, Store, Table, samplers, windows
+from conduit_store.native import native
 from tests.disk_support import with_least_memory
 
 SPAN = 1_000  # more than any episode has steps
+CODECS = [name for name in ("lz4", "zstd") if native.has_codec(name)]
 WRITERS = 5  # at a time, at most: one for arrays, one for environments that step together, the others step by step
 Array = npt.NDArray[Any]
 Columns = dict[str, Any]
@@ -61,12 +63,13 @@ class Shape:
     mean_episode_length: int
     max_times_sampled: int | None
     on_disk: bool
+    compression: str | None  # there
 
     def create(self, store: Store, folder: Path, seed: int) -> Table:
         """Create the table; with rows on disk it gets the least memory that it may have."""
         if not self.on_disk:
             return self._create(store, None, seed)
-        return with_least_memory(folder, lambda disk: self._create(store, disk, seed))
+        return with_least_memory(folder, lambda disk: self._create(store, disk, seed), self.compression)
 
     def _create(self, store: Store, disk: Disk | None, seed: int) -> Table:
         return store.create_table(
@@ -141,6 +144,7 @@ def random_shape(chance: random.Random) -> Shape:
         categories, image, nullable, ragged, Schema(tuple(columns)), max_size, chosen,
         {name: _random_sampler(chance, max_times_sampled is None) for name in chosen},
         chance.choice([2, 8, 25]), max_times_sampled, on_disk,
+        chance.choice([None, *CODECS]) if on_disk and not nullable else None,
     )  # fmt: skip
 
 
