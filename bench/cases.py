@@ -75,6 +75,8 @@ def all_cases() -> list[Case]:
         for prioritized in (True, False):
             cases += [Case("sample", workload, prioritized, n) for n in (32, 256, 1024)]
         cases += [Case("n-step", workload, True, BATCH), Case("sequence", workload, True, 32)]
+        if workload == "W1":  # what of 32 is the fixed cost of a call
+            cases += [Case("sequence", workload, True, n) for n in (64, 256)]
         cases += [Case("update", workload, True, BATCH), Case("sample-update", workload, True, BATCH)]
         cases += [Case("cross", workload, True, BATCH, writers) for writers in (1, 4)]
         if workload == "W1":

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "BatchFormat", "DeviceBatch", "Formats"]
 
 _MAX_FORMATS = 64
+_UINT64, _FLOAT64, _FLOAT32 = np.dtype(np.uint64), np.dtype(np.float64), np.dtype(np.float32)
 
 
 @cache
@@ -110,7 +111,7 @@ class Formats:
         return found
 
 
-class Batch:
+class Batch(native.BatchBase):
     """`n` sampled rows. `batch["obs"]` is an array of shape (n, *row_shape), writable and nobody else's.
 
     Where rows vary in length, `batch["tokens"]` is a Ragged, also when they happen to be equally long; of windows of
@@ -120,12 +121,9 @@ class Batch:
     The memory is reused once the last array or tensor made from it has died, never before.
     """
 
-    __slots__ = ("_format", "_made", "_staging")
-
-    def __init__(self, staging: native.Staging, layout: BatchFormat) -> None:
-        self._staging: Any = staging  # has the buffer protocol, which NumPy's types do not know of
-        self._format = layout
-        self._made: dict[str, Any] = {}
+    # Of the base: `_staging`, the buffer; `_made`, the columns that somebody has asked for.
+    __slots__ = ()
+    _format: BatchFormat
 
     def __getitem__(self, name: str) -> Any:
         """Return a column.
@@ -198,22 +196,21 @@ class Batch:
     @property
     def keys(self) -> npt.NDArray[np.uint64]:
         """The drawn rows' keys: what `update_priorities` takes."""
-        return self._extra(0, np.uint64)
+        return self._extra(0, _UINT64)
 
     @property
     def probabilities(self) -> npt.NDArray[np.float64]:
         """The probability with which each row was drawn."""
-        return self._extra(1, np.float64)
+        return self._extra(1, _FLOAT64)
 
     @property
     def weights(self) -> npt.NDArray[np.float32]:
         """Importance weights, divided by the batch's largest; all 1 under a uniform sampler."""
-        return self._extra(2, np.float32)
+        return self._extra(2, _FLOAT32)
 
-    def _extra(self, index: int, dtype: type[Any]) -> Array:
+    def _extra(self, index: int, dtype: np.dtype[Any]) -> Array:
         layout = self._format
-        offset = layout.offsets[len(layout.schema.columns) + index]
-        return np.ndarray((layout.n,), dtype, self._staging, offset)
+        return np.ndarray((layout.n,), dtype, self._staging, layout.offsets[len(layout.places) + index])
 
     def __len__(self) -> int:
         return self._format.n
@@ -241,7 +238,7 @@ class Batch:
             ConfigError: another layout. MissingExtra: torch is not installed.
         """
         layout = self._format
-        tensors: dict[str, torch.Tensor] = layout.fields.tensors(self._staging, _tensor_maker(), without)
+        tensors: dict[str, torch.Tensor] = layout.fields.tensors(self, _tensor_maker(), without)
         for column, _ in layout.ragged:
             if column.name not in without:
                 tensors |= self[column.name].named_tensors(column.name, ragged)

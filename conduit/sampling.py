@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -36,13 +35,10 @@ class Reader:
     def __init__(
         self,
         core: native.Table,
-        attachment: native.Attachment,
         spec: TableSpec,
         view: View,
         categories: Mapping[str, Categories],
     ) -> None:
-        self._native = core
-        self._attachment = attachment
         self.view = view
         self._name = spec.name
         self._max_size = spec.max_size
@@ -51,82 +47,40 @@ class Reader:
         self.counted = spec.max_times_sampled is not None
         self._plan, self.schema = plan_of(spec.schema, view)
         self.relabelling = Relabelling(view, spec.name) if isinstance(view.window, Hindsight) else None
-        self._idle: list[native.Sampler] = []
+        self._reader = native.Reader(core, self._plan, Batch)
         self._formats = Formats(self.schema, categories, drawn=True)
-        self._lock = threading.Lock()
-        self._stream: int | None = None
-        self._forks = attachment.forks
-        self._batches: dict[int, int] = {}
-        self._closed = False
 
     def sample(self, n: int, timeout: float | None, stream: int | None) -> Batch:
-        n = operator.index(n)
-        if not 1 <= n <= _MAX_ROWS:
-            raise ValueError(f"sample({n}): give a number of rows from 1 to {_MAX_ROWS:,}")
-        if n > self._most:
+        if n.__class__ is not int:
+            n = operator.index(n)
+        if not 1 <= n <= self._most:
+            if not 1 <= n <= _MAX_ROWS:
+                raise ValueError(f"sample({n}): give a number of rows from 1 to {_MAX_ROWS:,}")
             self.check_batch(n)
         timeout = seconds(timeout)
-        if self.relabelling is not None:
-            self.relabelling.prepare()  # before anything is drawn
-        sampler = self._take()
-        try:
-            with self._lock:
-                if self._forks != self._attachment.forks:
-                    self._forget_parent()
-                if stream is None:
-                    chosen = self._stream
-                    if chosen is None:
-                        chosen = self._stream = self._native.next_stream()
-                else:
-                    chosen = _OWN_STREAMS | whole_number("stream", stream, 0, (1 << 31) - 1)
-                batch = self._batches.get(chosen)
-                if batch is None:
-                    batch = self._next(chosen)
-                self._batches[chosen] = batch + 1
-            staging: native.Staging | None = None
-            try:
-                staging, lacking = sampler.sample(n, chosen, batch, timeout)
-            finally:
-                if staging is None:  # nothing was delivered: the next call draws this batch
-                    with self._lock:
-                        if self._batches.get(chosen) == batch + 1:
-                            self._batches[chosen] = batch
-            if staging is None:
-                assert lacking is not None
-                raise self.refused(n, timeout, lacking)
-            made = Batch(staging, self._formats.found.get(n) or self._formats.of(n, sampler.offsets))
-        finally:
-            self._idle.append(sampler)
-            if self._closed:
-                self.close()
-        if self.relabelling is not None:
-            self.relabelling.apply(made)
-        return made
-
-    def _forget_parent(self) -> None:
-        """Streams of a forked child's own, so that it does not repeat its parent's draws. Under the lock, there."""
-        self._forks, self._stream, self._batches = self._attachment.forks, None, {}
+        if stream is not None:
+            stream = _OWN_STREAMS | whole_number("stream", stream, 0, _OWN_STREAMS - 1)
+        relabelling = self.relabelling
+        if relabelling is not None:
+            relabelling.prepare()  # before anything is drawn
+        layout = self._formats.found.get(n) or self._formats.of(n, self._reader.offsets)
+        made = self._reader.sample(n, layout, stream, timeout)
+        if made.__class__ is not Batch:
+            raise self.refused(n, timeout, made)
+        batch: Batch = made
+        if relabelling is not None:
+            relabelling.apply(batch)
+        return batch
 
     # ---- for loaders: streams are counted here, so that a stream goes on whoever draws from it next
 
     def reserve(self, stream: int | None) -> tuple[int, int]:
         """Return the core's number of a stream, a new one if None, and of the first batch to draw from it."""
-        with self._lock:
-            if self._forks != self._attachment.forks:
-                self._forget_parent()
-            chosen = self._native.next_stream() if stream is None else _OWN_STREAMS | stream
-            return chosen, self._next(chosen)
-
-    def _next(self, stream: int) -> int:
-        """The number of the next batch; of a stream that is new here 0, or where a restored one goes on."""
-        batch = self._batches.get(stream)
-        return self._native.stream_first(self.view.index, stream) if batch is None else batch
+        return self._reader.reserve(None if stream is None else _OWN_STREAMS | stream)
 
     def advance(self, stream: int, batch: int) -> None:
         """The next batch of `stream`, if nobody is further."""
-        with self._lock:
-            if batch > self._batches.get(stream, 0):
-                self._batches[stream] = batch
+        self._reader.advance(stream, batch)
 
     def loader(
         self, core: native.Table, settings: native.LoaderSettings, pool: native.StagingPool | None
@@ -134,36 +88,21 @@ class Reader:
         return native.Loader(core, self._plan, settings, pool)
 
     def format_of(self, n: int) -> BatchFormat:
-        sampler = self._take()
-        try:
-            return self._formats.of(n, sampler.offsets)
-        finally:
-            self._idle.append(sampler)
+        return self._formats.of(n, self._reader.offsets)
 
     def close(self) -> None:
         """Let go of the store; calls that are waiting raise StoreClosed."""
-        self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        self._reader.close()
 
     def read(self, keys: npt.NDArray[np.uint64]) -> Batch:
-        sampler = self._take()
-        try:
-            staging, position = sampler.read(keys, len(keys))
-            if staging is None:
-                raise StaleKey(
-                    f"key {int(keys[position])} at position {position} of {len(keys)} names no row that is live and "
-                    f"complete in table {self._name!r}: it was evicted, or its window is not there yet"
-                )
-            return Batch(staging, self._formats.of(len(keys), sampler.offsets))
-        finally:
-            self._idle.append(sampler)
-
-    def _take(self) -> native.Sampler:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return native.Sampler(self._native, self._plan)
+        made, position = self._reader.read(keys, len(keys), self.format_of(len(keys)))
+        if made is None:
+            raise StaleKey(
+                f"key {int(keys[position])} at position {position} of {len(keys)} names no row that is live and "
+                f"complete in table {self._name!r}: it was evicted, or its window is not there yet"
+            )
+        read: Batch = made
+        return read
 
     def refused(self, n: int, timeout: float | None, state: native.SampleState) -> ConduitError:
         return limiting.sample_refused(self._limiter, self._name, self.view.window, n, timeout, state)

@@ -89,10 +89,12 @@ class Table:
         if self._spec.tiered:
             self._disk = DiskTier(core, self._spec, store._disk_path(self._spec), write=not store.read_only)
             self._disk.start()
-        self._readers = {
-            view.name: Reader(core, store._native, self._spec, view, self._categories) for view in self._spec.views
-        }
-        self._first = next(iter(self._readers.values()), None)  # a queue has none
+        self._readers: dict[str, Reader] = {}
+        if self._spec.queue is None:
+            self._readers = {
+                view.name: Reader(core, self._spec, view, self._categories) for view in self._spec.views
+            }
+        self._first = next(iter(self._readers.values()), None)
         self._extender = Extender(self)
         self._loaders: weakref.WeakSet[Any] = weakref.WeakSet()  # those of queues too
         self._populating: threading.Thread | None = None

@@ -454,12 +454,9 @@ class PyWriter : public Handle<Writer> {
   bool closing = false;
 };
 
-class PySampler : public Handle<Sampler> {
- public:
-  PySampler(const PyTable& table, const Plan& plan) : Handle(std::make_shared<Sampler>(table.get(), checked(*table.get(), plan)), table.store()) {}
-
+struct CheckedPlan {
   // The plan, if it is one of this table: a wrong one would read outside of it.
-  static Plan checked(const TableCore& core, Plan plan) {
+  static Plan of(const TableCore& core, Plan plan) {
     if (core.queue() != nullptr) fail(ErrorCode::config, "table '%.63s' is a queue: its rows are delivered, not drawn", core.shared().name);
     for (Output& output : plan.outputs) {
       const std::uint64_t count = plan.count(output.source);
@@ -486,48 +483,13 @@ class PySampler : public Handle<Sampler> {
     }
     return plan;
   }
-
-  // (buffer, None), or after the timeout (None, what the draw lacked)
-  std::tuple<std::shared_ptr<Staging>, std::optional<SampleState>> sample(std::uint32_t n, std::uint32_t stream, std::uint64_t batch, std::optional<double> timeout) {
-    const auto sampler = get();
-    Target target;
-    SampleState state;
-    Reservation held;
-    const auto attempt = [&] {
-      nb::gil_scoped_release release;
-      if (sampler->sample(n, &target, stream, batch, &state, &held) != SampleStatus::ok) return false;
-      held.delivered();
-      sampler->table().delivered(sampler->plan().view, stream, batch + 1);
-      return true;
-    };
-    if (attempt()) return {target.staging, std::nullopt};
-    const Deadline deadline(timeout);
-    for (;;) {
-      const std::uint32_t signal = sampler->begin_wait();
-      if (attempt()) return {target.staging, std::nullopt};
-      const std::uint64_t slice = deadline.slice();
-      if (slice == 0 || state.status == SampleStatus::never) return {nullptr, state};
-      nb::gil_scoped_release release;
-      sampler->wait(signal, slice, state.status);
-    }
-  }
-
-  std::tuple<std::shared_ptr<Staging>, std::uint64_t> read(nb::object keys, std::uint32_t n) {
-    const Bytes held(keys, n * sizeof(std::uint64_t), "keys");
-    const auto sampler = get();
-    Target target;
-    std::uint64_t stale_at = 0;
-    nb::gil_scoped_release release;
-    const bool ok = sampler->read(held.as<std::uint64_t>(), n, &target, &stale_at);
-    return {ok ? target.staging : nullptr, stale_at};
-  }
 };
 
 // Calls that hold the interpreter's lock come in; waits and draws let go of it.
 class PyLoader : public Handle<Loader> {
  public:
   PyLoader(const PyTable& table, const Plan& plan, const LoaderSettings& settings, std::shared_ptr<StagingPool> pool)
-      : Handle(std::make_shared<Loader>(table.get(), PySampler::checked(*table.get(), plan), settings, pool ? std::move(pool) : staging_pool()), table.store()) {}
+      : Handle(std::make_shared<Loader>(table.get(), CheckedPlan::of(*table.get(), plan), settings, pool ? std::move(pool) : staging_pool()), table.store()) {}
 
   // (buffer, token, tokens discarded, number of the next batch, None), or after the timeout
   // (None, 0, tokens discarded, 0, what a draw lacked or None where none has failed)
@@ -624,9 +586,12 @@ class PySumTree {
     }
     if (!lines.empty()) tree.refresh(lines.data(), static_cast<std::uint32_t>(lines.size()));
   }
-  std::vector<std::uint32_t> find(const std::vector<double>& masses) const {
+  // `equal`: all leaves are 0 or 1.
+  std::vector<std::uint32_t> find(const std::vector<double>& masses, bool equal) const {
     std::vector<std::uint32_t> leaves(masses.size());
-    tree.find(masses.data(), static_cast<std::uint32_t>(masses.size()), leaves.data());
+    const auto n = static_cast<std::uint32_t>(masses.size());
+    if (equal) tree.find_equal(masses.data(), n, leaves.data());
+    else tree.find(masses.data(), n, leaves.data());
     return leaves;
   }
   SumTree tree;
@@ -664,6 +629,7 @@ PyType_Slot staging_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(staging
 }  // namespace
 }  // namespace conduit
 
+#include "reader_bindings.hpp"
 #include "queue_bindings.hpp"
 #include "checkpoint_bindings.hpp"
 #include "category_bindings.hpp"
@@ -789,10 +755,10 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         }
         new (self) NamedFields{std::make_shared<const Fields>(std::move(fields)), std::move(names)};
       }, "n"_a, "fields"_a)
-      // Tensors over the buffer by name, but those `without`; they share its memory.
-      .def("tensors", [](const NamedFields& f, const std::shared_ptr<Staging>& staging, const TensorMaker& maker, nb::object without) {
-        return maker.make(staging, f.fields, f.names, without);
-      }, "staging"_a, "maker"_a, "without"_a);
+      // Tensors over the batch's buffer by name, but those `without`; they share its memory.
+      .def("tensors", [](const NamedFields& f, nb::handle batch, const TensorMaker& maker, nb::object without) {
+        return maker.make(BatchObject::staging_in(batch), f.fields, f.names, without);
+      }, "batch"_a, "maker"_a, "without"_a);
   nb::class_<Pin>(m, "Pin", nb::is_weak_referenceable())
       // (address, what it is of) of a copy of a block that lies compressed
       .def("unpacked", [](const Pin& pin) {
@@ -877,7 +843,6 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         });
       }, "first"_a, "bytes"_a)
       .def_prop_ro("control_bytes", [](PyTable& t) { return t.get()->shared().end_offset - t.get()->shared().spec_offset; })
-      .def("next_stream", [](PyTable& t) { return static_cast<std::uint32_t>(t.get()->shared().streams.fetch_add(1)); })
       .def("steps", [](PyTable& t) { return t.unlocked([](TableCore& c) { return c.steps(); }); })
       .def("clear", [](PyTable& t) { t.unlocked([](TableCore& c) { c.clear(); }); })
       .def("mark", [](PyTable& t, std::uint32_t view) {
@@ -1015,12 +980,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
         plan.table_weights = table_weights;
         new (self) Plan(std::move(plan));
       }, "outputs"_a, "view"_a, "before"_a, "steps"_a, "stack"_a, "last_step"_a, "pad_zeros"_a, "gamma"_a, "double_reward"_a, "table_weights"_a, "hindsight"_a, "ratio"_a, "achieved"_a);
-  nb::class_<PySampler>(m, "Sampler")
-      .def(nb::init<const PyTable&, const Plan&>(), "table"_a, "plan"_a)
-      .def("close", &PySampler::release)
-      .def("offsets", [](PySampler& s, std::uint64_t n) { return s.get()->plan().offsets(n); }, "n"_a)
-      .def("sample", &PySampler::sample, "n"_a, "stream"_a, "batch"_a, "timeout"_a.none())
-      .def("read", &PySampler::read, "keys"_a, "n"_a);
+  bind_reader(m);
 
   nb::class_<DrawMark>(m, "DrawMark").def_prop_ro("total", [](const DrawMark& mark) { return mark.total; });
   nb::class_<StagingPool>(m, "StagingPool")
@@ -1058,7 +1018,7 @@ NB_MODULE(CONDUIT_MODULE_NAME, m) {
   nb::class_<PySumTree>(m, "SumTree")
       .def(nb::init<std::uint64_t>(), "leaves"_a)
       .def("update", &PySumTree::update, "leaves"_a, "values"_a)
-      .def("find", &PySumTree::find, "masses"_a)
+      .def("find", &PySumTree::find, "masses"_a, "equal"_a = false)
       .def("total", [](PySumTree& t) { return t.tree.total(); })
       .def("range_sum", [](PySumTree& t, std::uint64_t first, std::uint64_t last) { return t.tree.range_sum(first, last); }, "first"_a, "last"_a)
       .def("consistent", [](PySumTree& t) { return t.tree.consistent(); });

@@ -18,6 +18,12 @@
 namespace conduit {
 namespace {
 
+// The rows that hold these masses. Where each row is as likely as the others, most of the way down the tree is known.
+void find(const ViewIndex& view, const double* masses, std::uint32_t n, std::uint32_t* slots) {
+  if (view.prioritized()) view.sum().find(masses, n, slots);
+  else view.sum().find_equal(masses, n, slots);
+}
+
 // The first n of a random permutation of 0 ... size - 1; number i decides over place i.
 // R. Durstenfeld, "Algorithm 235: random permutation", CACM 7(7), 1964, with a table of only those places that differ.
 void first_of_permutation(const double* numbers, std::uint32_t n, std::uint64_t size, double* out) {
@@ -43,7 +49,7 @@ void take(const ViewIndex& view, std::uint32_t n, double* numbers, std::uint32_t
   const double left = view.total();
   first_of_permutation(numbers, n, static_cast<std::uint64_t>(left), numbers);
   for (std::uint32_t i = 0; i < n; ++i) numbers[i] += 0.5;  // the middle of the row that has this rank
-  view.sum().find(numbers, n, slots);
+  find(view, numbers, n, slots);
   for (std::uint32_t i = 0; i < n; ++i) probabilities[i] = 1.0 / (left - i);
   static thread_local std::vector<LineRange> lines;
   const std::uint32_t epoch = view.shared().epoch;
@@ -70,7 +76,7 @@ void stratified(const ViewIndex& view, std::uint32_t n, double* numbers, std::ui
   const double total = view.total();
   const double* order = numbers + n;
   for (std::uint32_t i = 0; i < n; ++i) numbers[i] = (i + numbers[i]) / n * total;
-  view.sum().find(numbers, n, slots);
+  find(view, numbers, n, slots);
   for (std::uint32_t i = 0; i + 1 < n; ++i) {
     std::swap(slots[i], slots[std::min(n - 1, i + static_cast<std::uint32_t>(order[i] * (n - i)))]);
   }
@@ -96,7 +102,11 @@ DrawStatus TableCore::draw(ViewIndex& view, const DrawRequest& request, std::uin
       stratified(view, n, request.numbers, slots);
     } else {
       for (std::uint32_t i = 0; i < n; ++i) request.numbers[i] *= total;
-      view.sum().find(request.numbers, n, slots);
+      find(view, request.numbers, n, slots);
+    }
+    if (!view.prioritized()) {
+      std::fill_n(probabilities, n, 1.0 / total);
+      return DrawStatus::ok;
     }
     const double* leaves = view.leaves();
     for (std::uint32_t i = 0; i < n; ++i) probabilities[i] = leaves[slots[i]] / total;

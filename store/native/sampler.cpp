@@ -56,6 +56,7 @@ SampleStatus Sampler::sample(std::uint32_t n, Target* target, std::uint32_t stre
   auto* weights = reinterpret_cast<float*>(out + offsets[extra + 2]);
   draws_.resize(std::max<std::uint64_t>(n, numbers));
   slots_.resize(n);
+  const bool alike = !view.prioritized() && view.sampler() != kWithoutReplacement && !t.counts_uses();  // all probabilities
   for (;;) {
     uniform_draws(view.shared().seed, stream, batch, static_cast<std::uint32_t>(numbers), draws_.data());
     if (goals_) {
@@ -76,7 +77,8 @@ SampleStatus Sampler::sample(std::uint32_t n, Target* target, std::uint32_t stre
     unpacked.ahead(slots_.data(), n);
     try {
       approach(n);  // what it asks for arrives while weights are computed
-      if (n > 0) importance_weights(probabilities, n, beta, least, draws_.data(), weights);
+      if (alike) std::fill_n(weights, n, 1.0f);  // as below, without the way there
+      else if (n > 0) importance_weights(probabilities, n, beta, least, draws_.data(), weights);
       FAILPOINT(gather_begin);
       whole = copy(*epoch, n, offsets.data(), target);
     } catch (const Error&) {  // rows on disk that it does not give

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <numeric>
 
 #include "clones.hpp"
 #include "descend.hpp"
@@ -75,6 +76,36 @@ void SumTree::find(const double* masses, std::uint32_t n, std::uint32_t* leaves)
       for (std::uint32_t i = 0; i < count; ++i) __builtin_prefetch(level_[k - 1] + node[i] * std::int64_t{kFanOut});
     }
     for (std::uint32_t i = 0; i < count; ++i) leaves[start + i] = static_cast<std::uint32_t>(node[i]);
+  }
+}
+
+void SumTree::find_equal(const double* masses, std::uint32_t n, std::uint32_t* leaves) const {
+  double mass[kDescendGroup];
+  std::int64_t node[kDescendGroup];
+  std::uint32_t place[kDescendGroup];  // of each draw that is still on its way, in `leaves`
+  for (std::uint32_t start = 0; start < n; start += kDescendGroup) {
+    std::uint32_t count = std::min(kDescendGroup, n - start);
+    std::copy_n(masses + start, count, mass);
+    std::fill(mass + count, mass + kDescendGroup, 0.0);  // spare lanes of a vector
+    std::fill_n(node, kDescendGroup, 0);
+    std::iota(place, place + count, start);
+    for (std::uint32_t k = levels_; k-- > 0;) {
+      descend(level_[k], mass, node, count);
+      const auto full = static_cast<double>(std::uint64_t{1} << 3 * k);  // leaves below a node of this level
+      std::uint32_t left = 0;
+      for (std::uint32_t i = 0; i < count; ++i) {
+        if (level_[k][node[i]] == full) {  // a mass at its end or beyond, by rounding, is of its last leaf
+          leaves[place[i]] = static_cast<std::uint32_t>(node[i] << 3 * k) + static_cast<std::uint32_t>(std::min(mass[i], full - 1.0));
+        } else if (k == 0) {
+          leaves[place[i]] = static_cast<std::uint32_t>(node[i]);  // the tree is empty
+        } else {
+          __builtin_prefetch(level_[k - 1] + node[i] * std::int64_t{kFanOut});
+          mass[left] = mass[i], node[left] = node[i], place[left++] = place[i];
+        }
+      }
+      count = left;
+      if (count == 0) break;
+    }
   }
 }
 

@@ -33,6 +33,8 @@ class SumTree {
   // For each mass in [0, total): the first leaf whose cumulative sum exceeds it. A leaf of zero is never returned while
   // total > 0; masses at or above the total give the last non-zero leaf.
   void find(const double* masses, std::uint32_t n, std::uint32_t* leaves) const;
+  // The same of a tree whose leaves are 0 or 1. Below a node that is full the mass says which leaf it is: nothing more is read.
+  void find_equal(const double* masses, std::uint32_t n, std::uint32_t* leaves) const;
   // Sum of leaves [first, last).
   double range_sum(std::uint64_t first, std::uint64_t last) const;
   // Whether every node equals the sum of its children.

@@ -71,6 +71,19 @@ def test_sums_of_ranges(leaves: Array, data: st.DataObject) -> None:
 
 
 @QUICK
+@given(integer_leaves(), st.integers(0, 2**32))
+def test_leaves_that_are_all_equal_are_found_the_same_way_by_their_number(given: Array, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    leaves = np.minimum(given, 1)
+    first, last = sorted(rng.integers(0, len(leaves) + 1, 2))
+    leaves[first:last] = 1  # full nodes beside others
+    tree, total = tree_of(leaves), float(leaves.sum())
+    whole, beyond = np.arange(total), [total, total * 2, np.inf]
+    masses = np.concatenate([rng.random(300) * total, whole, whole + 0.5, beyond])
+    assert tree.find(masses.tolist(), equal=True) == tree.find(masses.tolist())
+
+
+@QUICK
 @given(float_leaves(), st.integers(0, 2**32))
 def test_floats_are_found_within_rounding(leaves: Array, seed: int) -> None:
     tree, edges = tree_of(leaves), np.cumsum(leaves)

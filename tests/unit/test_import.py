@@ -18,9 +18,10 @@ HEAVY = (
 )  # fmt: skip
 PUBLIC = {
     "Batch", "BlockView", "Column", "Schema", "Store", "StoreMetrics", "Table", "TableMetrics", "UpdateResult",
-    "DeviceBatch", "DeviceQueueBatch", "Disk", "DiskMetrics", "Loader", "LoaderMetrics", "VectorWriter", "Writer",
-    "agents", "limiters", "removers", "samplers", "schedules", "windows", "ConsumerMetrics", "Queue", "QueueBatch", "QueueLoader",
-    "QueueMetrics", "QueueWriter", "Ragged", "ReaderMetrics", "WriterMetrics", "balance", *errors.__all__,
+    "DeviceBatch", "DeviceQueueBatch", "Disk", "DiskMetrics", "Loader", "LoaderMetrics", "VectorWriter",
+    "Writer", "agents", "limiters", "removers", "samplers", "schedules", "windows", "ConsumerMetrics", "Queue",
+    "QueueBatch", "QueueLoader", "QueueMetrics", "QueueWriter", "Ragged", "ReaderMetrics", "WriterMetrics",
+    "balance", *errors.__all__,
 }  # fmt: skip
 SETTINGS = {"limiters": {"Limiter", "MinSize", "QueueCapacity", "SampleToInsertRatio"},
             "removers": {"Fifo", "Lifo", "LowestPriority", "Remover"},
