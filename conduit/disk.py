@@ -12,6 +12,7 @@ import weakref
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from conduit.values import as_path
 from conduit_store import disk as files
 from conduit_store import memory
 from conduit_store.errors import ConduitError, ConfigError, LockTimeout, MissingExtra, StoreClosed
@@ -64,7 +65,7 @@ class Disk:
     ) -> None:
         if compression not in (None, "lz4", "zstd"):
             raise ConfigError(f"compression is {compression!r}: give 'lz4', 'zstd' or None")
-        object.__setattr__(self, "folder", os.path.abspath(os.fspath(folder)))
+        object.__setattr__(self, "folder", os.path.abspath(as_path(folder)))
         object.__setattr__(self, "host_memory", memory.parse_bytes(host_memory))
         object.__setattr__(self, "capacity", None if capacity is None else memory.parse_bytes(capacity))
         object.__setattr__(self, "compression", compression)
