@@ -35,13 +35,19 @@ def _write(path: Path, rows: int, seed: int) -> None:
 
     random = np.random.default_rng(seed)
     env: Any = gym.make("Pendulum-v1")
-    obs, after, rewards, ends, episodes = [], [], [], [], []
+    obs: list[Any] = []
+    after: list[Any] = []
+    rewards: list[float] = []
+    ends: list[bool] = []
+    episodes: list[str] = []
     actions = random.uniform(-1, 1, (rows, 1)).astype(np.float32)
     now, number = env.reset(seed=seed)[0], 0
     for action in actions:
         then, reward, _, truncated, _ = env.step(2 * action)
-        for column, value in ((obs, now), (after, then), (rewards, reward), (ends, truncated)):
-            column.append(value)
+        obs.append(now)
+        after.append(then)
+        rewards.append(reward)
+        ends.append(truncated)
         episodes.append(f"{seed}-{number}")
         now = then
         if truncated:
