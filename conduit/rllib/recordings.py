@@ -37,15 +37,17 @@ def _write(path: Path, rows: int, seed: int) -> None:
     env: Any = gym.make("Pendulum-v1")
     obs: list[Any] = []
     after: list[Any] = []
-    rewards: list[Any] = []
-    ends: list[Any] = []
+    rewards: list[float] = []
+    ends: list[bool] = []
     episodes: list[str] = []
     actions = random.uniform(-1, 1, (rows, 1)).astype(np.float32)
     now, number = env.reset(seed=seed)[0], 0
     for action in actions:
         then, reward, _, truncated, _ = env.step(2 * action)
-        for column, value in ((obs, now), (after, then), (rewards, float(reward)), (ends, bool(truncated))):
-            column.append(value)
+        obs.append(now)
+        after.append(then)
+        rewards.append(reward)
+        ends.append(truncated)
         episodes.append(f"{seed}-{number}")
         now = then
         if truncated:
@@ -56,9 +58,9 @@ def _write(path: Path, rows: int, seed: int) -> None:
         "eps_id": pa.array(episodes),
         "obs": ArrowTensorArray.from_numpy(np.array(obs, np.float32)),
         "actions": ArrowTensorArray.from_numpy(actions),
-        "rewards": pa.array(rewards),
+        "rewards": pa.array([float(reward) for reward in rewards]),
         "new_obs": ArrowTensorArray.from_numpy(np.array(after, np.float32)),
         "terminateds": pa.array([False] * rows),
-        "truncateds": pa.array(ends),
+        "truncateds": pa.array([bool(end) for end in ends]),
     }
     pq.write_table(pa.table(columns), path)
