@@ -223,18 +223,26 @@ def flows(config: Any, iterations: int = 3, queues: int = 1) -> None:
 
 
 def restarts() -> None:
-    """An env runner of an asynchronous algorithm is killed: its successor writes into the same queue."""
+    """An env runner of an asynchronous algorithm is killed: its successor writes into the same queue.
+
+    Two of them: where none is left for a moment, RLlib asks the driver's own, which has no environment.
+    """
     config = behind(asynchronous(APPOConfig), 0).fault_tolerance(restart_failed_env_runners=True)
+    config.env_runners(num_env_runners=2)
     algo = conduit.rllib.attach(config, host_memory="256MiB").build_algo()
     try:
         algo.train()
-        (worker,) = algo.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)
+        worker, _ = algo.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)
         os.kill(worker, signal.SIGKILL)
         appended = _appended(algo)
         for _ in range(60):
             algo.train()
             found = algo.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)
-            if found and found != [worker] and _appended(algo) > appended + 1_000:
+            if len(found) == 2 and worker not in found and _appended(algo) > appended + 1_000:
+                writers = algo.env_runner_group.foreach_env_runner(
+                    lambda runner: runner._conduit_writer is not None, local_env_runner=False
+                )
+                assert writers == [True, True]
                 break
         else:
             raise AssertionError(f"no steps of a successor of {worker} in {_appended(algo) - appended} rows")
