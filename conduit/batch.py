@@ -71,6 +71,27 @@ class BatchFormat(NamedTuple):
         return cls(n, schema, tuple(offsets), places, drawn, native.Fields(n, fields), ragged, known)
 
 
+    def decoded(self, name: str, columns: Callable[[str], Any]) -> npt.NDArray[np.object_]:
+        """Return a column of categories as strings, see `Batch.decode`; `columns` gives a batch's columns as arrays."""
+        numbers, of = columns(name), self.categories.get(name)
+        column, _ = self.places[name]
+        if of is None:
+            raise ConfigError(f"column {name!r} holds {column.dtype_name}, no categories: take batch[{name!r}]")
+        valid: Array | None = columns(column.validity.name) if column.nullable else None
+        if self._steps(column):
+            mask = columns("mask")
+            there = np.broadcast_to(mask.reshape(*mask.shape, *(1,) * (numbers.ndim - 2)), numbers.shape)
+            valid = there if valid is None else there & valid.reshape(*valid.shape, *(1,) * (numbers.ndim - valid.ndim))
+        return of.decode(numbers, valid)
+
+    def _steps(self, column: Column) -> bool:
+        """Whether it has a value for each place of a padded window: those end with their mask and their length."""
+        if self.schema.names[-2:] != ("mask", "length"):
+            return False
+        mask, length = self.schema.columns[-2:]
+        return mask.dtype == np.bool_ and length.dtype == np.int32 and column.shape[:1] == mask.shape != ()
+
+
 class Formats:
     """The formats of the batch sizes that were asked for."""
 
@@ -110,7 +131,10 @@ class Batch(native.BatchBase):
         Raises:
             UnknownColumn: there is none of that name.
         """
-        array = self._made.get(name)
+        try:
+            array = self._made.get(name)
+        except TypeError:  # a name that cannot be hashed
+            raise UnknownColumn(f"no column {name!r} in this batch, which has {', '.join(self.names)}") from None
         if array is None:
             layout = self._format
             place = layout.places.get(name)
@@ -159,19 +183,15 @@ class Batch(native.BatchBase):
         return {column.name: self[column.validity.name] for column in self._format.schema.nullable}
 
     def decode(self, name: str) -> npt.NDArray[np.object_]:
-        """Return a "category" column as strings: an array of str of the column's shape, None where it is null.
+        """Return a "category" column as strings: an array of str of the column's shape, None where it is null and, of
+        windows that are padded (`mask`), where there is no step.
 
         `batch[name]` are their numbers, int32, by which one may just as well compare and index: see `Table.categories`.
 
         Raises:
             UnknownColumn: there is none of that name. ConfigError: a column of another dtype.
         """
-        numbers, of = self[name], self._format.categories.get(name)
-        if of is None:
-            raise ConfigError(
-                f"column {name!r} holds {self._format.places[name][0].dtype_name}, no categories: take batch[{name!r}]"
-            )
-        return of.decode(numbers, self.valid.get(name))
+        return self._format.decoded(name, self.__getitem__)
 
     @property
     def keys(self) -> npt.NDArray[np.uint64]:
@@ -266,9 +286,10 @@ class DeviceBatch:
     host, as NumPy arrays: `update_priorities` takes the keys.
     """
 
-    __slots__ = ("_tensors", "keys", "probabilities")
+    __slots__ = ("_format", "_tensors", "keys", "probabilities")
 
     def __init__(self, batch: Batch, tensors: dict[str, Any]) -> None:
+        self._format = batch._format
         self._tensors = tensors
         self.keys: npt.NDArray[np.uint64] = batch.keys.copy()  # staging memory goes back once it is copied
         self.probabilities: npt.NDArray[np.float64] = batch.probabilities.copy()
@@ -298,8 +319,21 @@ class DeviceBatch:
         """
         try:
             return self._tensors[name]  # type: ignore[no-any-return]
-        except KeyError:
+        except (KeyError, TypeError):
             raise UnknownColumn(f"no column {name!r} in this batch, which has {', '.join(self.names)}") from None
+
+    @property
+    def valid(self) -> dict[str, torch.Tensor]:
+        """Of each nullable column by name, which rows are not null: bool tensors there, see `Batch.valid`."""
+        return {column.name: self[column.validity.name] for column in self._format.schema.nullable}
+
+    def decode(self, name: str) -> npt.NDArray[np.object_]:
+        """Return a "category" column as strings, on the host: waits for the copy. See `Batch.decode`.
+
+        Raises:
+            UnknownColumn: there is none of that name. ConfigError: a column of another dtype.
+        """
+        return self._format.decoded(name, lambda column: self[column].cpu().numpy())
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -491,7 +491,7 @@ class Store(Closing):
     def _table(self, name: str) -> Table:
         with self._lock:
             existing = self._native.tables()
-            found = self._tables.get(name)
+            found = self._tables.get(name) if isinstance(name, str) else None
             if found is not None:
                 return found
             if name not in existing:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -29,7 +29,15 @@ from conduit.spec import TableSpec
 from conduit.values import as_array, as_keys, as_priorities, as_sequence_priorities, real_number, whole_number
 from conduit.views import View, find
 from conduit.writer import VectorWriter, Writer
-from conduit_store.errors import ConduitError, ConfigError, LockTimeout, ReadOnlyStore, StaleKey, StoreClosed
+from conduit_store.errors import (
+    CapacityError,
+    ConduitError,
+    ConfigError,
+    LockTimeout,
+    ReadOnlyStore,
+    StaleKey,
+    StoreClosed,
+)
 from conduit_store.native import native
 from conduit_store.schema import Schema
 from conduit_store.values import as_rows
@@ -211,8 +219,9 @@ class Table:
         nothing is consumed then. Other threads run meanwhile.
 
         Raises:
-            ValueError: n < 1. SampleTimeout: names the limiter and what it lacks.
-            ConfigError: n is more than the limiter or `max_times_sampled` can ever be sure to let through; at once.
+            SampleTimeout: names the limiter and what it lacks.
+            ConfigError: n is no whole number from 1 on, or more than the limiter or `max_times_sampled` can ever be
+            sure to let through; at once.
             CapacityError: more rows than the table holds, by a sampler that draws each at most once.
             UnknownWindow: says which there are.
             StoreClosed: the store was closed here, also while waiting.
@@ -466,17 +475,42 @@ class Table:
         self._native.clear()
 
     def blocks(self) -> list[BlockView]:
-        """Return the blocks that hold live rows, oldest first. See `block`.
+        """Return the blocks that hold live rows, oldest first, each pinned. See `block`.
+
+        A process may have 2,048 views of blocks at a time. Of tables of more blocks `iter_blocks` has one at a time.
 
         Raises:
+            CapacityError: more than the views that this process may still take; none is kept.
             ConfigError: the table's remover takes rows out one by one, and so it has no blocks of several rows.
         """
-        self._check_blocks()
         views: list[BlockView] = []
-        for index in self._native.live_blocks():
-            with contextlib.suppress(StaleKey):  # its last row was evicted meanwhile
-                views.append(self.block(index))
+        try:
+            views.extend(self.iter_blocks())
+        except CapacityError as error:
+            views.clear()  # which the error would keep
+            count = len(self._native.live_blocks())
+            raise CapacityError(
+                f"table {self.name!r} has {count:,} blocks, and {error}. Iterate over table.iter_blocks(), which pins "
+                "one at a time"
+            ) from error
         return views
+
+    def iter_blocks(self) -> Iterator[BlockView]:
+        """Iterate over the blocks that held live rows at the call, oldest first; each is pinned when its turn comes.
+
+        A view lets go of its block when it and all made from it are gone. Blocks that are evicted before their turn are
+        left out.
+
+        Raises:
+            ConfigError: as in `blocks`.
+        """
+        self._check_blocks()
+        return self._pinned(self._native.live_blocks())
+
+    def _pinned(self, blocks: list[int]) -> Iterator[BlockView]:
+        for index in blocks:
+            with contextlib.suppress(StaleKey):  # its last row was evicted meanwhile
+                yield self.block(index)
 
     def block(self, index: int) -> BlockView:
         """Return block `index`, pinned: its bytes stay in place until the view and all made from it are gone.

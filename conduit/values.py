@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from conduit_store.arrays import Array
+from conduit_store.column import shown
 from conduit_store.errors import ConfigError, DtypeMismatch, PriorityError, ShapeMismatch
 from conduit_store.native import native
 
@@ -17,11 +20,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "as_array", "as_keys", "as_priorities", "as_sequence_priorities", "check_flags", "check_function", "check_name",
-    "real_number", "seconds", "whole_number",
+    "as_array", "as_keys", "as_path", "as_priorities", "as_sequence_priorities", "check_flags", "check_function",
+    "check_name", "real_number", "seconds", "whole_number",
 ]  # fmt: skip
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+_MOST_PATH, _MOST_NAME = 4095, 255  # bytes that Linux takes
 _SMALLEST = np.float32(1e-45)
 
 
@@ -164,6 +168,26 @@ def check_name(what: str, name: object) -> None:
             f"{what} name {name!r} is not allowed: 1 to 63 letters, digits and _ . -, "
             "beginning with a letter, a digit or _"
         )
+
+
+def as_path(path: object) -> Path:
+    """Return a path that a file system may have.
+
+    Raises:
+        ConfigError: no str, bytes or PathLike, a zero character in it, or too long.
+    """
+    try:
+        text = os.fsdecode(path)  # type: ignore[arg-type]
+        encoded = os.fsencode(text)
+    except (TypeError, UnicodeError) as error:
+        raise ConfigError(f"path is {shown(path)}: give a str or a PathLike ({error})") from None
+    if b"\0" in encoded:
+        raise ConfigError(f"path {shown(text)} has a zero character in it, which no file system takes")
+    if len(encoded) > _MOST_PATH or any(len(name) > _MOST_NAME for name in encoded.split(b"/")):
+        raise ConfigError(
+            f"path {shown(text)} has {len(encoded):,} bytes: file systems take {_MOST_PATH:,}, and {_MOST_NAME} a name"
+        )
+    return Path(text)
 
 
 def real_number(name: str, value: Any, low: float, high: float) -> float:

@@ -24,8 +24,8 @@ from conduit_store.errors import CheckpointDamaged, CheckpointError, CheckpointN
 from conduit_store.native import native
 
 __all__ = [
-    "Batch", "Manifest", "Part", "TableRecord", "find", "held", "is_part", "newest", "numbers", "path_of",
-    "remove_unread", "sync_folder", "write",
+    "Batch", "Manifest", "Part", "TableRecord", "find", "held", "is_part", "newest", "numbers", "parsed",
+    "path_of", "remove_unread", "sync_folder", "write",
 ]  # fmt: skip
 
 _NAME = re.compile(r"checkpoint-(\d{6,18})\.json")
@@ -213,6 +213,16 @@ def find(folder: Path, number: int) -> Manifest:
         raise CheckpointNotFound(f"{path} does not exist; the folder has {numbers(folder)}") from error
     except OSError as error:
         raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
+    return parsed(text, folder, number)
+
+
+def parsed(text: bytes, folder: Path, number: int) -> Manifest:
+    """Return what a manifest's file says; `folder` and `number` are for messages, and the number it has to say.
+
+    Raises:
+        CheckpointDamaged, CheckpointNewer: see `find`.
+    """
+    path = path_of(folder, number)
     head = _HEAD.match(text)
     if head is None or not text.endswith(b"}\n"):
         raise CheckpointDamaged(

@@ -16,6 +16,7 @@ from conduit.checkpoints.index import BLOCK, SLOT_BITS, KeyOrder, Runs, keys_of,
 from conduit.checkpoints.loading import load, load_columns, values_of
 from conduit.checkpoints.manifest import Manifest, Part, TableRecord
 from conduit.spec import TableSpec
+from conduit.values import as_path
 from conduit_store.arrays import Array
 from conduit_store.errors import CheckpointDamaged, ConduitError, UnknownTable, did_you_mean
 
@@ -83,7 +84,7 @@ def verify(path: str | os.PathLike[str], number: int | None = None) -> Manifest:
         >>> checkpoints.verify("/data/run1").number
         3
     """
-    folder = Path(path)
+    folder = as_path(path)
     with manifests.held(folder, number) as manifest:
         _verify(folder, manifest)
         return manifest

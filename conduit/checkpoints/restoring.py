@@ -20,7 +20,7 @@ from conduit.checkpoints.reading import SavedTable, one_table, read_rows, read_t
 from conduit.checkpoints.reshaping import Changes, Shape, changed_spec, changed_state, default_rows, same_shape
 from conduit.checkpoints.varying import VaryingShape
 from conduit.spec import TableSpec
-from conduit.values import check_function
+from conduit.values import as_path, check_function
 from conduit_store.arrays import Array
 from conduit_store.column import shown
 from conduit_store.errors import CheckpointDamaged, ConduitError, ConfigError, did_you_mean
@@ -47,7 +47,7 @@ def restore(
     progress: Progress | None,
 ) -> Store:
     """See `Store.restore`. `make(name, host_memory)`: a store that nobody can attach to yet."""
-    folder = Path(path)
+    folder = as_path(path)
     check_function("progress", progress)
     with manifests.held(folder, number) as manifest:
         return _restore(make, folder, manifest, name, host_memory, tables, progress)

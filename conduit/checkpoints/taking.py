@@ -15,7 +15,7 @@ from conduit.checkpoints import manifest as manifests
 from conduit.checkpoints.manifest import Manifest
 from conduit.checkpoints.parts import Disk
 from conduit.checkpoints.work import TableWork
-from conduit.values import check_function, whole_number
+from conduit.values import as_path, check_function, whole_number
 from conduit_store.errors import CheckpointBusy, CheckpointError, ReadOnlyStore
 from conduit_store.native import native
 
@@ -54,7 +54,7 @@ def take(
     if store.read_only:
         raise ReadOnlyStore(f"store {store.name!r} is attached read-only: attach with read_only=False to checkpoint it")
     tables = [store._table(name) for name in (store.tables() if names is None else dict.fromkeys(names))]
-    folder = Path(path)
+    folder = as_path(path)
     began = time.monotonic()
     try:
         folder.mkdir(parents=True, exist_ok=True)

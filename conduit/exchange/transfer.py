@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from conduit.exchange.memory import Memory
 from conduit.exchange.outflow import Outflow
 from conduit.exchange.pieces import piece_rows
 from conduit.exchange.progress import Progress, shown
+from conduit.values import as_path
 from conduit_store.arrow import ragged_chunks, to_numpy
 from conduit_store.errors import ConduitError, ConfigError, ExchangeError, SourceNotFound
 from conduit_store.schema import Schema
@@ -41,7 +41,7 @@ def export(
     progress: Progress,
 ) -> int:
     """See `Table.export`."""
-    target = Path(path)
+    target = as_path(path)
     _check_table(table)
     name = formats.format_of_path(target, format)
     if (instead := formats.FORMATS[name].instead) is not None:
@@ -171,7 +171,7 @@ def _opened(source: Any, format: str | None) -> Iterator[tuple[formats.Source, o
         made = formats.load("tensordict").source_of(source) if tensordict else Memory(source)
         yield made, f"the given {type(source).__name__}"
         return
-    path = Path(source)
+    path = as_path(source)
     if not path.exists():
         raise SourceNotFound(f"{path} is not there: nothing was imported")
     found = formats.load(formats.format_of_path(path, format)).Source(path)

@@ -16,7 +16,7 @@ from conduit.offline.files import FileRows
 from conduit.offline.loading import OfflineBatch, OfflineLoader
 from conduit.offline.saved import SavedRows, is_checkpoint
 from conduit.plans import batch_columns
-from conduit.values import whole_number
+from conduit.values import as_path, whole_number
 from conduit_store.errors import CapacityError, ConfigError
 from conduit_store.memory import parse_bytes
 from conduit_store.schema import Schema
@@ -62,7 +62,7 @@ def open(
         ConfigError: a window for steps of episodes where there are none, or another one; numbers that are not allowed.
         CapacityError: the buffer holds less than two rows.
     """
-    return Dataset(Path(path), window, schema, rename, parse_bytes(buffer), seed, threads, table, number)
+    return Dataset(as_path(path), window, schema, rename, parse_bytes(buffer), seed, threads, table, number)
 
 
 class Dataset:

@@ -44,7 +44,7 @@ class OfflineBatch:
         """
         try:
             return self._columns[name]
-        except KeyError:
+        except (KeyError, TypeError):  # of a name that cannot be hashed
             raise UnknownColumn(f"no column {name!r} in this batch, which has {', '.join(self._columns)}") from None
 
     @property

@@ -105,7 +105,7 @@ class Schema:
         """
         try:
             return self._by_name[name]
-        except KeyError:
+        except (KeyError, TypeError):  # of a name that cannot be hashed
             hint = did_you_mean(name, self.names)
             raise UnknownColumn(f"no column {name!r}; the schema has {', '.join(self.names)}.{hint}") from None
 

@@ -59,10 +59,10 @@ def fuzz(name: str, arguments: argparse.Namespace) -> int:
     target = targets.TARGETS[name]()
     for number, seed in enumerate(target.seeds):
         (corpus / f"seed-{number}").write_bytes(seed)
-    options = [f"-max_total_time={arguments.seconds}", f"-runs={arguments.runs}", "-max_len=256", "-rss_limit_mb=4096"]
-    options.append(f"-seed={arguments.seed}")
+    options = [f"-max_total_time={arguments.seconds}", f"-runs={arguments.runs}", "-rss_limit_mb=4096"]
+    options += [f"-seed={arguments.seed}", f"-max_len={target.most}"]
     options += [f"-artifact_prefix={found}/", "-print_final_stats=1", "-verbosity=0", "-timeout=60"]
-    atheris.Setup([sys.argv[0], str(corpus), str(found), *options], lambda data: targets.once(target, data))
+    atheris.Setup([sys.argv[0], str(corpus), str(found), *options], lambda data: targets.fuzzed(target, data))
     atheris.Fuzz()
     return 0
 

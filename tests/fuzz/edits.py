@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["edited_bytes", "edited_json"]
@@ -39,7 +38,8 @@ def edited_json(whole: str, data: bytes) -> str:
     """`whole` with some values changed, moved, dropped or added: 4 bytes of `data` an edit."""
     tree = json.loads(whole)
     for at in range(0, len(data) - 3, 4):
-        places = list(_places(tree))
+        places: list[tuple[Any, Any]] = []
+        _gather(tree, places)
         if not places:
             break
         holder, key = places[int.from_bytes(data[at : at + 2], "little") % len(places)]
@@ -58,8 +58,9 @@ def edited_json(whole: str, data: bytes) -> str:
     return json.dumps(tree)
 
 
-def _places(node: Any) -> Iterator[tuple[Any, Any]]:
-    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for key, value in list(items):
-        yield node, key
-        yield from _places(value)
+def _gather(node: Any, into: list[tuple[Any, Any]]) -> None:
+    """Gather every value's holder and key, outer ones first."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        into.append((node, key))
+        if isinstance(value, dict | list):
+            _gather(value, into)
