@@ -36,7 +36,7 @@ class Disk:
     `folder`: an existing folder of a local disk that every process of the store sees. `host_memory`: what the table's
     rows may take of memory, as "4GiB" or bytes; the newest rows stay there, and older ones that are sampled much more
     often than others. `capacity`: the most bytes of disk, any number if None. The table still holds `max_size` rows.
-    `compression`: "lz4" or "zstd" have blocks compressed there, which are then small (128 KiB): a row is read by
+    `compression`: "lz4" or "zstd" have blocks compressed there, which are then small (64 KiB): a row is read by
     decompressing the block it is in. Tables only, whose columns are not mutable; needs the system's liblz4 or libzstd.
 
     Rows move by blocks. The file is sparse and removed with the last process that has the table open; files of killed
@@ -107,6 +107,8 @@ class Messages:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Messages:
         """Return what `to_json` wrote."""
+        # Tables that were saved before there was compression have none.
+        fields = {"packed": "", "packed_numbers": [], **fields}
         text = [base64.b64decode(fields[what]) for what in ("head", "record", "packed")]
         numbers = [[(n[0], n[1], n[2], n[3]) for n in fields[what]] for what in ("numbers", "packed_numbers")]
         return cls(text[0], text[1], numbers[0], text[2], numbers[1])

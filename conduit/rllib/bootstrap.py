@@ -136,7 +136,8 @@ def _add_whole(batch: dict[str, Any], episodes: list[Any], flags: dict[str, Arra
         if name in batch or not all(type(buffer.data) is np.ndarray for buffer in buffers):
             continue
         stop = -1 if name == "obs" else None  # the last is only what the additional step would lead to
-        batch[name] = {key: [buffer.data[buffer.lookback : stop].view(BatchedNdArray) for buffer in buffers]}
+        first, *parts = [buffer.data[buffer.lookback : stop] for buffer in buffers]
+        batch[name] = {key: [first.view(BatchedNdArray), *parts]}  # which all of them are taken for
 
 
 def _same(stock: Any) -> bool:

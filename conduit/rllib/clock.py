@@ -14,7 +14,7 @@ from conduit.rllib.ingest import FragmentWriter
 from conduit.rllib.learner import BatchLearner
 from conduit.rllib.rollouts import EpisodeWriter
 
-__all__ = ["EXPERIENCE", "STAGES", "StepClock"]
+__all__ = ["EXPERIENCE", "STAGES", "StepClock", "UpdateClock", "clock_of"]
 
 STAGES = ("rollout", "add", "sample", "metrics", "batch", "priorities", "compute", "sync", "rest")
 EXPERIENCE = ("add", "sample", "metrics", "batch", "priorities")
@@ -33,6 +33,10 @@ class StepClock:
         self.steps: list[dict[str, float]] = []
         self._now: dict[str, float] = {}
         self._nested: list[float] = []
+        self._wrap_calls(algorithm)
+        self._wrap_step(algorithm)
+
+    def _wrap_calls(self, algorithm: Any) -> None:
         buffer, learner = algorithm.local_replay_buffer, algorithm.learner_group._learner
         group = algorithm.env_runner_group
         if buffer is not None:
@@ -47,13 +51,16 @@ class StepClock:
             self._wrap(group, "foreach_env_runner", "rollout")
         else:
             self._wrap(group.local_env_runner, "sample", "rollout")
-            writer = getattr(group.local_env_runner, "_conduit_writer", None)
-            if isinstance(writer, FragmentWriter | EpisodeWriter):
-                self._wrap(writer, "write", "add")
+            self._wrap_writer(group.local_env_runner)
         self._wrap_aggregate(algorithm.metrics)
         if isinstance(learner, BatchLearner):
             self._wrap(learner, "_from_delivery", "batch")
-        self._wrap_step(algorithm)
+
+    def _wrap_writer(self, env_runner: Any) -> None:
+        """What the driver's own env runner writes is no rollout."""
+        writer = getattr(env_runner, "_conduit_writer", None)
+        if isinstance(writer, FragmentWriter | EpisodeWriter):
+            self._wrap(writer, "write", "add")
 
     def _timed(self, stage: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*given: Any, **named: Any) -> Any:
@@ -93,8 +100,99 @@ class StepClock:
             result = step()
             whole = (time.perf_counter() - began) * 1e3
             if "compute" in self._now:
-                stages = {stage: self._now.get(stage, 0.0) * 1e3 for stage in STAGES[:-1]}
-                self.steps.append({**stages, "rest": whole - sum(stages.values()), "step": whole})
+                self._add(whole)
             return result
 
         algorithm.training_step = timed
+
+    def _add(self, whole: float) -> None:
+        """Keep a step of so many milliseconds, and begin the next."""
+        stages = {stage: self._now.get(stage, 0.0) * 1e3 for stage in STAGES[:-1]}
+        self.steps.append({**stages, "rest": whole - sum(stages.values()), "step": whole})
+        self._now = {}
+
+
+class OfflineClock(StepClock):
+    """Of CQL, whose training step is a number of updates: milliseconds of each update, averaged over a step's.
+
+    Stages: sample (of the offline data: an iterator), batch (all of the learner's `update` around its updates: waiting
+    for the next batch, tensors, RLlib's own), compute, rest.
+    """
+
+    def _wrap_calls(self, algorithm: Any) -> None:
+        learner = algorithm.learner_group._learner
+        self._updates = 0
+        self._wrap(algorithm.offline_data, "sample", "sample")
+        self._wrap(learner, "update", "batch")
+        timed = self._timed("compute", learner._update)
+
+        def counted(*given: Any, **named: Any) -> Any:
+            self._updates += 1
+            return timed(*given, **named)
+
+        learner._update = counted
+
+    def _wrap_step(self, algorithm: Any) -> None:
+        super()._wrap_step(algorithm)
+        step = algorithm.training_step
+
+        def averaged() -> Any:
+            self._updates, known = 0, len(self.steps)
+            result = step()
+            for found in self.steps[known:]:
+                for stage in found:
+                    found[stage] /= self._updates
+            return result
+
+        algorithm.training_step = averaged
+
+
+class UpdateClock(StepClock):
+    """Of IMPALA and APPO, whose training steps often have nothing to learn from: a step is what a batch takes.
+
+    It goes from one batch that was handed to the learner thread to the next, all training steps between them together;
+    a batch of n steps in t ms is n / t thousand env steps a second. Its stages are where the main thread's time went:
+    rollout (asking env runners, and waiting), add (the driver's own env runner writes), sample (episodes out of Ray's
+    object store; of handles, only these), batch (connectors), compute (waiting for the learner thread: to take the
+    batch, and to be done), sync, rest. What the learner thread computes meanwhile takes nobody's time.
+    """
+
+    def _wrap_calls(self, algorithm: Any) -> None:
+        learner, group = algorithm.learner_group._learner, algorithm.env_runner_group
+        self._began = 0.0  # of the piece of a training step that is going on
+        self._before = 0.0  # seconds of training steps since the last batch, which are over
+        self._wrap(algorithm, "_sample_and_get_connector_states", "rollout")
+        self._wrap_writer(group.local_env_runner)
+        self._wrap(learner, "_make_batch_if_necessary", "batch")
+        self._wrap(group, "sync_env_runner_states", "sync")
+        update = self._timed("compute", learner.update)
+
+        def handed_over(training_data: Any, **named: Any) -> Any:
+            training_data.solve_refs = self._timed("sample", training_data.solve_refs)
+            result = update(training_data=training_data, **named)
+            now = time.perf_counter()
+            whole = (self._before + now - self._began) * 1e3
+            self._add(whole)
+            self._before, self._began = 0.0, now
+            return result
+
+        learner.update = handed_over
+
+    def _wrap_step(self, algorithm: Any) -> None:
+        step = algorithm.training_step
+
+        def timed() -> Any:
+            self._began = time.perf_counter()
+            try:
+                return step()
+            finally:
+                self._before += time.perf_counter() - self._began
+
+        algorithm.training_step = timed
+
+
+def clock_of(algorithm: Any) -> StepClock:
+    """The clock for this kind of algorithm, wrapped around its calls."""
+    if algorithm.config.is_offline:
+        return OfflineClock(algorithm)
+    return (UpdateClock if hasattr(algorithm, "_sample_and_get_connector_states") else StepClock)(algorithm)

@@ -18,18 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from conduit.rllib.clock import StepClock
+from conduit.rllib.clock import StepClock, clock_of
 from conduit.rllib.session import build
 from conduit_store.errors import ConfigError
 
 __all__ = ["GRID", "QUICK", "QUICK_PLAN", "SIDES", "Cell", "Plan", "Steps", "Turns", "choose", "config_of"]
 
 SIDES = ("stock", "conduit")
-FILL_STEPS = 1000  # env steps before learning starts
+FILL_STEPS = 1000  # env steps before learning starts; fewer where few training steps are measured, see Plan
 WARM_STEPS = 20  # learning steps before anything counts; of PPO, whose steps are many times as long, WARM_LONG
 WARM_LONG = 3
 PIECE_STEPS = 20  # learning steps between two looks at Ctrl-C
 GLUE_CALLS = 200
+OFFLINE_UPDATES = 10  # a training step of CQL
+OFFLINE_ROWS = 20_000
+WEIGHTS = {"dqn": 1.0, "sac": 2.0, "tqc": 2.5, "ppo": 12.0, "impala": 8.0, "appo": 8.0, "cql": 40.0, "dqn-pong": 60.0}
 
 Steps = list[dict[str, float]]
 
@@ -41,6 +44,8 @@ class Cell:
     `algorithm`: "dqn" (CartPole-v1), "sac" or "tqc" (Pendulum-v1), all prioritized; "ppo" (CartPole-v1), whose train
     batch is collected anew for each step, in minibatches of 128, four epochs. "dqn-pong": stacks of four images of
     84x84, prioritized, four steps of each env runner a training step; `width` is of one layer behind the convolutions.
+    "impala" and "appo" (CartPole-v1): a learner thread in the driver, see `UpdateClock`. "cql":
+    from files of 20,000 random steps of Pendulum-v1; see `OfflineClock`.
     """
 
     algorithm: str
@@ -56,11 +61,11 @@ class Cell:
     @property
     def warm(self) -> int:
         """Learning steps before anything counts."""
-        return WARM_LONG if self.algorithm in ("ppo", "dqn-pong") else WARM_STEPS
+        return WARM_LONG if self.algorithm in ("ppo", "impala", "appo", "cql", "dqn-pong") else WARM_STEPS
 
     def estimate_s(self, steps: int) -> float:
         """Seconds that the cell takes, roughly; the progress corrects it by what earlier cells took."""
-        weight = {"dqn": 1.0, "sac": 2.0, "tqc": 2.5, "ppo": 12.0, "dqn-pong": 60.0}[self.algorithm]
+        weight = WEIGHTS[self.algorithm]
         each_ms = weight * (18 + 0.07 * self.batch) + 8 * bool(self.runners)
         return 10 + 2 * FILL_STEPS * 0.003 + (self.warm + steps) * each_ms / 1e3
 
@@ -73,8 +78,14 @@ class Plan:
     rounds: int = 6
     seed: int = 1
 
+    @property
+    def fill(self) -> int:
+        """Env steps before learning starts."""
+        return min(FILL_STEPS, 50 * self.steps)
+
 
 _BATCHES = {"dqn": (32, 256, 512), "sac": (32, 256, 512), "tqc": (256,), "ppo": (512,)}
+_THREADS = tuple(Cell(algorithm, 500, 64, runners) for algorithm in ("impala", "appo") for runners in (0, 2))
 GRID = (
     *(
         Cell(algorithm, batch, width, runners)
@@ -83,6 +94,8 @@ GRID = (
         for width in (64, 256)
         for runners in (0, 2)
     ),
+    *_THREADS,
+    Cell("cql", 256, 64, 0),
     Cell("dqn-pong", 32, 256, 2),
 )
 QUICK = (Cell("dqn", 32, 256, 0), Cell("dqn", 256, 256, 0), Cell("sac", 256, 256, 0), Cell("dqn", 32, 256, 2))
@@ -102,17 +115,25 @@ def choose(*, quick: bool, only: str | None) -> tuple[Cell, ...]:
     return chosen
 
 
-def config_of(cell: Cell, side: str, *, seed: int, piece: int = PIECE_STEPS) -> Any:
+def config_of(
+    cell: Cell, side: str, *, seed: int, piece: int = PIECE_STEPS, fill: int = FILL_STEPS
+) -> Any:
     """RLlib's config of one side of a cell; one `train()` of its algorithm is at least `piece` training steps."""
+    from ray.rllib.algorithms.appo import APPOConfig
+    from ray.rllib.algorithms.cql import CQLConfig
     from ray.rllib.algorithms.dqn import DQNConfig
+    from ray.rllib.algorithms.impala import IMPALAConfig
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.algorithms.sac import SACConfig
     from ray.rllib.algorithms.tqc import TQCConfig
 
     import conduit.rllib
 
-    kinds: dict[str, Any] = {"sac": SACConfig, "tqc": TQCConfig, "ppo": PPOConfig}
-    environments: dict[str, Any] = {"dqn": "CartPole-v1", "ppo": "CartPole-v1"}
+    kinds: dict[str, Any] = {
+        "sac": SACConfig, "tqc": TQCConfig, "ppo": PPOConfig, "impala": IMPALAConfig, "appo": APPOConfig,
+        "cql": CQLConfig,
+    }  # fmt: skip
+    environments: dict[str, Any] = dict.fromkeys(("dqn", "ppo", "impala", "appo"), "CartPole-v1")
     attached: dict[str, Any] = {"host_memory": "512MiB"}
     if cell.algorithm == "dqn-pong":
         from conduit.rllib import pong
@@ -121,11 +142,20 @@ def config_of(cell: Cell, side: str, *, seed: int, piece: int = PIECE_STEPS) -> 
         attached["frames"] = pong.FRAMES
     config = kinds.get(cell.algorithm, DQNConfig)().environment(environments.get(cell.algorithm, "Pendulum-v1"))
     config.training(train_batch_size_per_learner=cell.batch)
-    if cell.algorithm == "ppo":
-        config.training(minibatch_size=128, num_epochs=4)
+    if cell.algorithm == "cql":
+        from conduit.rllib.recordings import pendulum
+
+        config.training(lr=None)
+        config.offline_data(input_=pendulum(OFFLINE_ROWS), dataset_num_iters_per_learner=OFFLINE_UPDATES)
+        config.reporting(min_train_timesteps_per_iteration=piece * OFFLINE_UPDATES * cell.batch)
+        attached, piece = {}, 0
+    elif cell.algorithm in ("ppo", "impala", "appo"):
+        if cell.algorithm == "ppo":
+            config.training(minibatch_size=128, num_epochs=4)
+        config.learners(num_learners=0)
         piece *= cell.batch
     else:
-        config.training(num_steps_sampled_before_learning_starts=FILL_STEPS)
+        config.training(num_steps_sampled_before_learning_starts=fill)
         piece *= max(1, cell.runners)
     if cell.algorithm == "dqn-pong":
         config.training(replay_buffer_config={**config.replay_buffer_config, "capacity": 20_000})
@@ -157,10 +187,10 @@ class Turns:
         try:
             for side in SIDES:
                 tell(f"building {side}", 0)
-                algorithm = build(config_of(cell, side, seed=plan.seed, piece=piece))
+                algorithm = build(config_of(cell, side, seed=plan.seed, piece=piece, fill=plan.fill))
                 self._stack.callback(algorithm.stop)
                 self._algorithms[side] = algorithm
-                self._clocks[side] = StepClock(algorithm)
+                self._clocks[side] = clock_of(algorithm)
         except BaseException:
             self.close()
             raise
@@ -212,7 +242,7 @@ class Turns:
         from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
         algorithm = self._algorithms["conduit"]
-        if algorithm.local_replay_buffer is None:
+        if algorithm.local_replay_buffer is None or algorithm.config.is_offline:
             return None
         module_id = next(iter(algorithm.learner_group._learner.module.keys()))
         (delivery,) = algorithm.local_replay_buffer.sample(self.cell.batch)

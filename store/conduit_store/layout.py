@@ -14,7 +14,7 @@ ALIGN = 64  # bytes: a cache line, and what Arrow recommends
 _SLOT_ALIGN = 8  # of the columns of a single row
 _SLOT_SPARES = 256  # rows that may have left and still be read; small tables have a quarter of their size, at least 16
 _MIN_ROWS = 8
-_MAX_PACKED_BYTES = 128 << 10  # of blocks that are decompressed as a whole for a row
+_MAX_PACKED_BYTES = 64 << 10  # of blocks that are decompressed as a whole for a row
 _MAX_BLOCK_BYTES = 8 << 20  # a block is the unit of transfer and of checkpoints: seconds must not hang on one
 _OPEN_SHARE = 24  # the blocks that writers hold open take at most this part of a table
 # Where rows vary in length: the same share, smaller in large tables; the memory that may go unused where a block takes

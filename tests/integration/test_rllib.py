@@ -22,7 +22,7 @@ FLOWS = [name for source in SOURCES for name in re.findall(r'^    "(\w+)": lambd
 # Processes start, which takes each ten seconds, and some die: minutes.
 SLOW = (
     "remote_runners", "tune_trials", "crash", "exact_dqn_learners", "exact_dqn_lstm_learners", "exact_sac_learners",
-    "exact_ppo_remote", "exact_ppo_learners", *FLOWS,
+    "exact_ppo_remote", "exact_ppo_learners", "restarts", *FLOWS,
 )  # fmt: skip
 QUICK = [name for name in (*EXACT, *BEHAVIOUR) if name not in SLOW]
 
@@ -68,4 +68,4 @@ def test_rllib_with_processes(name: str) -> None:
 def test_every_scenario_is_run() -> None:
     assert set(SLOW) < {*BEHAVIOUR, *EXACT, *FLOWS}
     assert len(EXACT) == 32
-    assert len(FLOWS) == 3
+    assert len(FLOWS) == 5

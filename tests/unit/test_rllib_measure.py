@@ -17,7 +17,7 @@ import pytest
 from conduit import cli
 from conduit.rllib import demo, grid, session
 from conduit.rllib.clock import EXPERIENCE, STAGES
-from conduit.rllib.measure import GRID, QUICK, Cell, Plan, choose
+from conduit.rllib.measure import GRID, QUICK, WEIGHTS, Cell, Plan, choose
 from conduit.rllib.records import record
 from conduit_store.errors import ConfigError, MissingExtra
 
@@ -41,13 +41,14 @@ def line(plan: Plan | None = None) -> dict[str, Any]:
 
 class TestCells:
     def test_the_grid(self) -> None:
-        assert len(GRID) == len({cell.name for cell in GRID}) == 33
+        assert len(GRID) == len({cell.name for cell in GRID}) == 38
         assert set(QUICK) <= set(GRID)
         assert GRID[0].name == "dqn/32/64x64/0"
 
     def test_patterns(self) -> None:
         assert [cell.name for cell in choose(quick=True, only="sac/*")] == ["sac/256/256x256/0"]
         assert len(choose(quick=False, only="*/512/*/2")) == 6
+        assert {cell.algorithm for cell in GRID} == set(WEIGHTS)
         assert choose(quick=False, only=None) == GRID
 
     def test_a_pattern_without_a_cell_names_those_there_are(self) -> None:

@@ -180,7 +180,7 @@ def frames_are_checked() -> None:
 
 def evicts() -> None:
     """A small replay stays small, late priorities do no harm."""
-    algo = conduit.rllib.attach(short(dqn(), capacity=150)).build_algo()
+    algo = conduit.rllib.attach(short(dqn(), steps=60, capacity=150)).build_algo()
     for _ in range(5):
         algo.train()
     replay = algo.local_replay_buffer

@@ -34,10 +34,11 @@ def dqn(**training: Any) -> Any:
     )
 
 
-def sac(kind: Any = SACConfig, **training: Any) -> Any:
+def sac(kind: Any = SACConfig, width: int = 32, **training: Any) -> Any:
     return (
         kind()
         .environment("Pendulum-v1")
+        .rl_module(model_config={"fcnet_hiddens": [width, width]})
         .debugging(seed=3)
         .training(target_network_update_freq=100, num_steps_sampled_before_learning_starts=0, **training)
     )
@@ -273,7 +274,7 @@ SCENARIOS = {
     "sac_agents": lambda: exact(
         lambda: agents(sac(replay_buffer_config=SEVERAL), MultiAgentPendulum), batch=32, updates=5
     ),
-    "sac": lambda: exact(lambda: sac(tau=0.01), batch=256),
+    "sac": lambda: exact(lambda: sac(width=256, tau=0.01), batch=256),
     "sac_n_step_3": lambda: exact(lambda: sac(n_step=3), batch=64),
     "sac_n_step_range": lambda: exact(lambda: sac(n_step=(2, 5)), batch=64),
     "sac_uniform": lambda: exact(lambda: sac(replay_buffer_config=UNIFORM), batch=64),

@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 import random
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,7 @@ from conduit_transport import names as runtime_names
 from tests.integration.rllib.exact import STEPS, agents, differ, same
 
 SMALL = {"fcnet_hiddens": [16]}
+LSTM = {"use_lstm": True, "lstm_cell_size": 16, "max_seq_len": 8}
 
 
 def ppo(**training: Any) -> Any:
@@ -200,23 +202,49 @@ def _nested(steps: int) -> SingleAgentEpisode:
     return episode.to_numpy()
 
 
-def flows(config: Any, iterations: int = 3) -> None:
+def flows(config: Any, iterations: int = 3, queues: int = 1) -> None:
     """Asynchronous, with processes: episodes come through, are learnt from, and leave the queue."""
     algo = conduit.rllib.attach(config, host_memory="256MiB").build_algo()
     try:
         for _ in range(iterations - 1):
             algo.train()
         result: Any = algo.train()
-        (count,) = result["conduit"].values()
-        assert count["appended"] > 500, count
-        opened = count["consumers"]["default"].dropped_rows
-        assert opened > 0, count
-        assert opened + count["unacknowledged"] == count["appended"], count
-        assert count["unacknowledged"] <= count["max_size"] // 2, count
+        assert len(result["conduit"]) == queues, result["conduit"]
+        for name, count in result["conduit"].items():
+            assert count["appended"] > 500, count
+            opened = count["consumers"]["default"].dropped_rows
+            assert opened > 0, count
+            assert opened + count["unacknowledged"] == count["appended"], count
+            assert count["unacknowledged"] <= count["max_size"] // 2, count
+            algo.conduit_rollouts.store.queue(name).verify()
         assert result["learners"]["__all_modules__"]["num_env_steps_trained"] > 0, result["learners"]
+    finally:
+        algo.stop()
+
+
+def restarts() -> None:
+    """An env runner of an asynchronous algorithm is killed: its successor writes into the same queue."""
+    config = behind(asynchronous(APPOConfig), 0).fault_tolerance(restart_failed_env_runners=True)
+    algo = conduit.rllib.attach(config, host_memory="256MiB").build_algo()
+    try:
+        algo.train()
+        (worker,) = algo.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)
+        os.kill(worker, signal.SIGKILL)
+        appended = _appended(algo)
+        for _ in range(60):
+            algo.train()
+            found = algo.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)
+            if found and found != [worker] and _appended(algo) > appended + 1_000:
+                break
+        else:
+            raise AssertionError(f"no steps of a successor of {worker} in {_appended(algo) - appended} rows")
         algo.conduit_rollouts.store.queue("episodes").verify()
     finally:
         algo.stop()
+
+
+def _appended(algo: Any) -> int:
+    return int(algo.conduit_rollouts.report()["episodes"]["appended"])
 
 
 def behind(config: Any, learners: int, aggregators: int = 0) -> Any:
@@ -229,11 +257,11 @@ def behind(config: Any, learners: int, aggregators: int = 0) -> Any:
 
 SCENARIOS = {
     "ppo": lambda: exact(lambda: ppo().env_runners(num_envs_per_env_runner=2)),
-    "ppo_lstm": lambda: exact(lambda: ppo().rl_module(model_config=SMALL | {"use_lstm": True, "max_seq_len": 8})),
+    "ppo_lstm": lambda: exact(lambda: ppo().rl_module(model_config=SMALL | LSTM)),
     "ppo_connector": lambda: exact(marked, updates=2),
     "ppo_agents": lambda: exact(lambda: agents(ppo()), queues=2),
     "impala": lambda: exact_learner(lambda: asynchronous(IMPALAConfig)),
-    "appo": lambda: exact_learner(lambda: asynchronous(APPOConfig, use_lstm=True, max_seq_len=8)),
+    "appo": lambda: exact_learner(lambda: asynchronous(APPOConfig, **LSTM)),
 }
 PROCESSES = {
     "ppo_remote": lambda: exact(lambda: ppo().env_runners(num_env_runners=1, num_envs_per_env_runner=2)),
@@ -245,4 +273,7 @@ FLOWS = {
     "gives_up": gives_up,
     "appo_aggregates": lambda: flows(behind(asynchronous(APPOConfig), 0, aggregators=1)),
     "impala_learners": lambda: flows(behind(asynchronous(IMPALAConfig), 1)),
+    "impala_learners_aggregate": lambda: flows(behind(asynchronous(IMPALAConfig), 2, aggregators=1)),
+    "appo_agents": lambda: flows(agents(behind(asynchronous(APPOConfig), 1)), queues=2),
+    "restarts": restarts,
 }
