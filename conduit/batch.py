@@ -79,9 +79,7 @@ class BatchFormat(NamedTuple):
             raise ConfigError(f"column {name!r} holds {column.dtype_name}, no categories: take batch[{name!r}]")
         valid: Array | None = columns(column.validity.name) if column.nullable else None
         if self._steps(column):
-            mask = columns("mask")
-            there = np.broadcast_to(mask.reshape(*mask.shape, *(1,) * (numbers.ndim - 2)), numbers.shape)
-            valid = there if valid is None else there & valid.reshape(*valid.shape, *(1,) * (numbers.ndim - valid.ndim))
+            valid = columns("mask") if valid is None else valid & columns("mask")
         return of.decode(numbers, valid)
 
     def _steps(self, column: Column) -> bool:
@@ -89,7 +87,7 @@ class BatchFormat(NamedTuple):
         if self.schema.names[-2:] != ("mask", "length"):
             return False
         mask, length = self.schema.columns[-2:]
-        return mask.dtype == np.bool_ and length.dtype == np.int32 and column.shape[:1] == mask.shape != ()
+        return mask.dtype == np.bool_ and length.dtype == np.int32 and column.shape == mask.shape != ()
 
 
 class Formats:

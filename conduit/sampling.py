@@ -17,7 +17,8 @@ from conduit.spec import TableSpec
 from conduit.values import seconds, whole_number
 from conduit.views import View
 from conduit.windows import Hindsight
-from conduit_store.errors import CapacityError, ConduitError, StaleKey
+from conduit_store.column import shown
+from conduit_store.errors import CapacityError, ConduitError, ConfigError, StaleKey
 from conduit_store.native import native
 
 if TYPE_CHECKING:
@@ -52,10 +53,13 @@ class Reader:
 
     def sample(self, n: int, timeout: float | None, stream: int | None) -> Batch:
         if n.__class__ is not int:
-            n = operator.index(n)
+            try:
+                n = operator.index(n)
+            except TypeError:
+                raise ConfigError(f"sample({shown(n)}): give a number of rows from 1 to {_MAX_ROWS:,}") from None
         if not 1 <= n <= self._most:
             if not 1 <= n <= _MAX_ROWS:
-                raise ValueError(f"sample({n}): give a number of rows from 1 to {_MAX_ROWS:,}")
+                raise ConfigError(f"sample({n}): give a number of rows from 1 to {_MAX_ROWS:,}")
             self.check_batch(n)
         timeout = seconds(timeout)
         if stream is not None:

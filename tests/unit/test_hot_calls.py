@@ -216,3 +216,12 @@ def test_who_closes_a_store_does_not_wait_for_all_of_its_pages() -> None:
 def mapped_bytes(line: str) -> int:
     first, end = line.split()[0].split("-")
     return int(end, 16) - int(first, 16)
+
+
+def test_a_batch_that_is_made_of_nothing_is_refused_and_does_no_harm() -> None:
+    with pytest.raises(TypeError, match="a buffer and its format"):
+        conduit.Batch(1, 2)  # type: ignore[arg-type]
+    hollow = conduit.Batch.__new__(conduit.Batch)
+    assert hollow._staging is None
+    with pytest.raises(AttributeError, match="_format"):
+        hollow["x"]
