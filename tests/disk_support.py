@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from conduit import Batch, Column, ConfigError, Disk, Schema, Store, Table
+from conduit import Batch, Column, ConfigError, Disk, LockTimeout, Schema, Store, Table
+from conduit_store.native import native
 from tests.waiting import until
 
 SCHEMA = Schema((Column("x", np.dtype("i8")), Column("img", np.dtype("u1"), (200,)), Column("done", np.dtype("?"))))
@@ -80,6 +83,24 @@ def largest_file(nbytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def arm_again(point: str, action: str) -> None:
+    """In the child of `stopped_outside`: be struck once more at each SIGUSR1."""
+    signal.signal(signal.SIGUSR1, lambda *_: native.failpoint_arm(point, action, 1))
+
+
+def stopped_outside(table: Table, child: int) -> None:
+    """Wait until a child is stopped while no thread of it is in the table's lock: a stop stops all of them."""
+    while True:
+        assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+        try:
+            tier(table)
+        except LockTimeout:
+            os.kill(child, signal.SIGUSR1)
+            os.kill(child, signal.SIGCONT)
+        else:
+            return
 
 
 def move_again(table: Table) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from conduit import Store, samplers
 from conduit_store.native import native
-from tests.disk_support import check, columns, create, fill, move_again, settled, tier
+from tests.disk_support import arm_again, check, columns, create, fill, move_again, settled, stopped_outside, tier
 
 point, action, nth, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
 store = Store.create(f"tiers-{os.getpid()}", "16MiB")
@@ -44,6 +44,7 @@ def work(first, rounds):
 table._disk.stop()  # for now only the child moves blocks
 if (child := os.fork()) == 0:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it does not outlive us
+    arm_again(point, action)
     move_again(table)
     native.failpoint_arm(point, action, nth)
     first = 5_000
@@ -53,7 +54,7 @@ if (child := os.fork()) == 0:
 if action == "kill":
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 else:
-    assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+    stopped_outside(table, child)
 move_again(table)
 work(100_000, 20)
 if action == "stop":
@@ -152,7 +153,7 @@ os.environ["CONDUIT_NATIVE"] = "test"
 from pathlib import Path
 from conduit import AppendTimeout, Disk, Store
 from conduit_store.native import native
-from tests.disk_support import SCHEMA, check, columns, move_again, settled, tier
+from tests.disk_support import SCHEMA, arm_again, check, columns, move_again, settled, stopped_outside, tier
 
 point, action, nth, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
 store = Store.create(f"backlogs-{os.getpid()}", "16MiB")
@@ -161,6 +162,7 @@ queue._table._disk.stop()  # for now only the child moves blocks
 told, tell = os.pipe()
 if (child := os.fork()) == 0:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it does not outlive us
+    arm_again(point, action)
     move_again(queue._table)
     native.failpoint_arm(point, action, nth)
     first = 0
@@ -178,7 +180,7 @@ os.close(tell)
 if action == "kill":
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 else:
-    assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+    stopped_outside(queue._table, child)
     os.set_blocking(told, False)
 appended = 100 * len(os.read(told, 1 << 16))
 move_again(queue._table)
@@ -226,7 +228,7 @@ from pathlib import Path
 import numpy as np
 from conduit import Disk, Store
 from conduit_store.native import native
-from tests.disk_support import move_again, settled
+from tests.disk_support import arm_again, move_again, settled, stopped_outside
 from tests.varying import SCHEMA, columns, faults
 
 point, action, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
@@ -243,6 +245,7 @@ work(0, 300)
 table._disk.stop()
 if (child := os.fork()) == 0:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    arm_again(point, action)
     move_again(table)
     native.failpoint_arm(point, action, 4)
     work(1_000, 5_000)
@@ -250,7 +253,7 @@ if (child := os.fork()) == 0:
 if action == "kill":
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 else:
-    assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+    stopped_outside(table, child)
 move_again(table)
 work(10_000, 2_000)
 if action == "stop":
