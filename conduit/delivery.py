@@ -139,7 +139,7 @@ class DeviceQueueBatch(DeviceBatch):
 
     def __init__(self, host: QueueBatch, tensors: dict[str, Any], token: Any) -> None:
         self._host, self._tensors, self._token = host, tensors, token
-        self.keys = host.keys
+        self._format, self.keys = host._format, host.keys
 
     def ack(self, keys: Any = None) -> int:
         """As `QueueBatch.ack`."""
@@ -148,6 +148,10 @@ class DeviceQueueBatch(DeviceBatch):
     def release(self) -> None:
         """As `QueueBatch.release`."""
         self._host.release()
+
+    def _renew(self) -> bool:
+        """As `QueueBatch._renew`."""
+        return self._host._renew()
 
     @property
     def unacknowledged(self) -> int:

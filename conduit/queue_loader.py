@@ -25,6 +25,7 @@ __all__ = ["QueueLoader"]
 
 _SLICE_S = 0.05  # the thread looks this often whether it shall end
 _UNSET = cast("float | None", object())
+_Leased = QueueBatch | DeviceQueueBatch
 
 
 class QueueLoader(Closing):
@@ -107,7 +108,7 @@ class _Ahead:
         self._forks = attachment.forks
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._ready: deque[QueueBatch | DeviceQueueBatch] = deque()
+        self._ready: deque[_Leased] = deque()
         self._error: BaseException | None = None
         self._stop = False
         self._thread: threading.Thread | None = None
@@ -116,7 +117,7 @@ class _Ahead:
     def closed(self) -> bool:
         return self._stop or self._attachment.closed
 
-    def next(self, timeout: float | None) -> QueueBatch | DeviceQueueBatch:
+    def next(self, timeout: float | None) -> _Leased:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._check()
@@ -126,7 +127,7 @@ class _Ahead:
             if (batch := self._prepared(left)) is None:
                 # says what is missing; there may be a batch by now
                 return self._handed(self._taken(0.0))
-            if _host(batch)._renew():
+            if batch._renew():
                 return self._handed(batch)
             # It ran out, or its rows are of an old policy. Those behind it come after what it gave back.
             with self._changed:
@@ -135,7 +136,7 @@ class _Ahead:
                 self._ready.clear()
                 self._changed.notify_all()
 
-    def _taken(self, timeout: float | None) -> QueueBatch | DeviceQueueBatch:
+    def _taken(self, timeout: float | None) -> _Leased:
         """Lease a batch, and begin to copy it to the device."""
         batch = self._taker.take(self._demand, timeout)
         if self._device is None:
@@ -147,7 +148,7 @@ class _Ahead:
             batch.release()  # the traceback keeps it, maybe for long
             raise
 
-    def _handed(self, batch: QueueBatch | DeviceQueueBatch) -> QueueBatch | DeviceQueueBatch:
+    def _handed(self, batch: _Leased) -> _Leased:
         if isinstance(batch, DeviceQueueBatch) and self._device is not None:
             self._device.hand_over(batch._tensors, batch._token)
         return batch
@@ -159,7 +160,7 @@ class _Ahead:
         if self._stop:
             raise StoreClosed("this loader is closed: call queue.loader() for a new one")
 
-    def _prepared(self, left: float | None) -> QueueBatch | DeviceQueueBatch | None:
+    def _prepared(self, left: float | None) -> _Leased | None:
         with self._changed:
             if self._thread is None:  # lazily: nothing is leased before the first call
                 self._thread = threading.Thread(target=self._work, name="conduit-queue-loader", daemon=True)
@@ -224,11 +225,7 @@ class _Ahead:
             close()
 
 
-def _host(batch: QueueBatch | DeviceQueueBatch) -> QueueBatch:
-    return batch._host if isinstance(batch, DeviceQueueBatch) else batch
-
-
-def _give_back(batch: QueueBatch | DeviceQueueBatch) -> None:
+def _give_back(batch: _Leased) -> None:
     try:
         batch.release()
     except ConduitError:  # the store is closed: it has given all leases back

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conduit import ConfigError, DeviceQueueBatch, QueueEnded, Store, UnknownColumn
+from conduit import Column, ConfigError, DeviceQueueBatch, QueueEnded, Schema, Store, UnknownColumn
 from tests.queue_support import put, queue_in, rest
 from tests.store_support import fresh_store
 
@@ -110,6 +110,16 @@ def test_rows_of_an_old_policy_are_not_handed_over(store: Store) -> None:
         put(queue, 5, 6, policy_version=1)
         assert loader.next()["x"].tolist() == [5, 6]
     assert device.handed == [1, 3]
+
+
+def test_categories_and_nulls_are_known_there_too(store: Store) -> None:
+    schema = Schema((Column("env", "category"), Column("score", "f4", nullable=True)))
+    queue = queue_in(store, schema=schema)
+    queue.extend({"env": ["pong", "breakout"], "score": [1.0, None]})
+    with queue.loader(2, device=FakeDevice()) as loader:
+        batch = loader.next()
+        assert batch.decode("env").tolist() == ["pong", "breakout"]
+        assert {name: valid.tolist() for name, valid in batch.valid.items()} == {"score": [True, False]}
 
 
 def test_the_cpu_is_a_device(store: Store) -> None:
