@@ -106,8 +106,8 @@ def blank(column: Column, n: int) -> Array:
     return np.zeros((n, *column.shape), column.dtype)
 
 
-def packed(column: Column, rows: Array) -> Ragged:
-    """Return rows that vary in length as Ragged, from an array of arrays as `indexable` makes them."""
+def packed(column: Column, rows: Array | list[Array]) -> Ragged:
+    """Return rows that vary in length as Ragged, from an array of arrays as `indexable` makes them, or a list."""
     kind = np.int64 if column.dtype.kind in "mM" else column.dtype  # as integers, in which they were taken apart
     values = np.concatenate([np.zeros((0, *column.shape[1:]), kind), *rows])
     return Ragged(values.view(column.dtype), np.cumsum([0, *map(len, rows)]), text=column.text)

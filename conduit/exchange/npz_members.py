@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from conduit.exchange.columns import packed
 from conduit.exchange.frame import arrow_array
 from conduit_store.arrays import Array
 from conduit_store.arrow import arrow_type
@@ -47,10 +48,9 @@ def parts_of(name: str, column: Column, rows: Any) -> Iterator[tuple[str, Array]
     if not column.ragged:
         yield name, rows
         return
-    pieces = list(rows.pieces() if isinstance(rows, Ragged) else rows)
-    kind = np.int64 if column.dtype.kind in "mM" else column.dtype
-    yield name, np.concatenate([np.zeros((0, *column.shape[1:]), kind), *pieces]).view(column.dtype)
-    yield name + LENGTHS[column.text], np.array([len(piece) for piece in pieces], np.int64)
+    whole = packed(column, list(rows.pieces() if isinstance(rows, Ragged) else rows))
+    yield name, whole.values
+    yield name + LENGTHS[column.text], whole.lengths
 
 
 def base_of(name: str, kinds: Kinds) -> str | None:

@@ -63,10 +63,11 @@ class Rows:
 
     def _piece(self, columns: list[str], start: int, stop: int) -> pa.Table:
         made: dict[str, pa.Array] = {}
+        within = None if self._finals.keys().isdisjoint(columns) else ~self._ends(start, stop)
         for name in columns:
             key = self._finals.get(name) or self._names[name]
             column = self._columns[name.removeprefix("final_") if name in self._finals else name]
-            nulls = ~self._ends(start, stop) if name in self._finals else None
+            nulls = within if name in self._finals else None
             made[name] = arrow_rows(column, self._entries[key].rows(start, stop), nulls)
         return pa.table(made)
 

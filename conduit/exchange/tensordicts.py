@@ -34,7 +34,6 @@ from conduit_store.schema import Column
 __all__ = ["Sink", "Source", "source_of", "tensordict_of"]
 
 
-
 def _key(name: str) -> Key:
     """The key of a column."""
     if name == "obs" or name.startswith("obs/"):
