@@ -70,7 +70,6 @@ class BatchFormat(NamedTuple):
                  for c in schema if c.categorical}  # fmt: skip
         return cls(n, schema, tuple(offsets), places, drawn, native.Fields(n, fields), ragged, known)
 
-
     def decoded(self, name: str, columns: Callable[[str], Any]) -> npt.NDArray[np.object_]:
         """Return a column of categories as strings, see `Batch.decode`; `columns` gives a batch's columns as arrays."""
         numbers, of = columns(name), self.categories.get(name)
@@ -109,6 +108,10 @@ class Formats:
         return found
 
 
+def _unknown(name: object, names: tuple[str, ...]) -> UnknownColumn:
+    return UnknownColumn(f"no column {name!r} in this batch, which has {', '.join(names)}")
+
+
 class Batch(native.BatchBase):
     """`n` sampled rows. `batch["obs"]` is an array of shape (n, *row_shape), writable and nobody else's.
 
@@ -132,12 +135,12 @@ class Batch(native.BatchBase):
         try:
             array = self._made.get(name)
         except TypeError:  # a name that cannot be hashed
-            raise UnknownColumn(f"no column {name!r} in this batch, which has {', '.join(self.names)}") from None
+            raise _unknown(name, self.names) from None
         if array is None:
             layout = self._format
             place = layout.places.get(name)
             if place is None:
-                raise UnknownColumn(f"no column {name!r} in this batch, which has {', '.join(self.names)}")
+                raise _unknown(name, self.names)
             column, offset = place
             if column.ragged:
                 self._made.update(self._ragged())
@@ -318,7 +321,7 @@ class DeviceBatch:
         try:
             return self._tensors[name]  # type: ignore[no-any-return]
         except (KeyError, TypeError):
-            raise UnknownColumn(f"no column {name!r} in this batch, which has {', '.join(self.names)}") from None
+            raise _unknown(name, self.names) from None
 
     @property
     def valid(self) -> dict[str, torch.Tensor]:

@@ -105,8 +105,7 @@ def rebuilt(
     episode.rewards = mould.buffer(mould.rewards, rewards, lookback)
     outputs = episode.extra_model_outputs = {}
     for name, named in extra.items():
-        data = columns[named][:end] if type(named) is str else _nested(named, columns, end)
-        outputs[name] = mould.buffer(mould.infos, data, lookback)
+        outputs[name] = mould.buffer(mould.infos, _nested(named, columns, end), lookback)
     return episode
 
 
