@@ -37,7 +37,7 @@ class Queue:
     Pickled by name.
     """
 
-    # Rows that come in: queue_rows.py. Rows that go out: delivery.py. In between the table that it stands on keeps them.
+    # Rows that come in: queue_rows.py. Rows that go out: delivery.py. In between they are in the table beneath.
 
     def __init__(self, table: Table) -> None:
         self._table = table
