@@ -1,5 +1,8 @@
-// Columns of categories, as Python has them. Part of the bindings: included by bindings.cpp only.
+// Columns of categories, as Python has them.
 #pragma once
+
+#include "categories.hpp"
+#include "table_bindings.hpp"
 
 namespace conduit {
 namespace {

@@ -1,6 +1,5 @@
 // Checkpoints for Python: the cut of a store, a table put back, the files' checksum. The numbers of a table travel as a dict
 // that JSON can hold.
-// Part of the bindings: included by bindings.cpp only, after Handle, Bytes and PyTable.
 #pragma once
 
 #include <limits>
@@ -12,7 +11,10 @@
 
 #include "crc32c.hpp"
 #include "cut.hpp"
+#include "disk_writer.hpp"
 #include "part_file.hpp"
+#include "queue.hpp"
+#include "table_bindings.hpp"
 
 namespace conduit {
 namespace {

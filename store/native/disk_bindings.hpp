@@ -1,10 +1,11 @@
-// The part of bindings.cpp that is about tables with rows on disk; included there, and nowhere else.
+// Tables with rows on disk, for Python.
 #pragma once
 
 #include <unistd.h>
 
 #include "codec.hpp"
 #include "disk_file.hpp"
+#include "table_bindings.hpp"
 
 namespace conduit {
 namespace {

@@ -72,10 +72,10 @@ int write_all(int fd, iovec* parts, int n, std::uint64_t at) {
   return 0;
 }
 
-}  // namespace
-
 // What a slot needs beyond a block's bytes and its message, if none of its buffers becomes smaller.
 std::uint64_t packed_spare(const std::optional<Packing>& packing) { return packing ? packing->message.text.size() + packing->buffers.size() * 16 : 0; }
+
+}  // namespace
 
 Packing::Packing(const Codec* codec_, BlockMessage message_) : codec(codec_), message(std::move(message_)) {
   for (const BlockMessage::Number& number : message.numbers) {

@@ -1,5 +1,4 @@
 // Queues for Python: consumers, deliveries, and what a queue says of itself.
-// Part of the bindings: included by bindings.cpp only, after Handle, Deadline, Bytes and PyTable.
 #pragma once
 
 #include <memory>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "consumer.hpp"
+#include "table_bindings.hpp"
 
 namespace conduit {
 namespace {

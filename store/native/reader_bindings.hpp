@@ -1,10 +1,12 @@
-// Reading from a view of a table: a sampler for each thread that is inside, and how many batches each random stream has had. Part of
-// bindings.cpp. What is kept here is guarded by the interpreter's lock, which draws and copies let go of.
+// Reading from a view of a table: a sampler for each thread that is inside, and how many batches each random stream has had. What is
+// kept here is guarded by the interpreter's lock, which draws and copies let go of.
 #pragma once
 
 #include <unordered_map>
 
 #include "batch_object.hpp"
+#include "plan_bindings.hpp"
+#include "sampler.hpp"
 
 namespace conduit {
 namespace {
