@@ -494,11 +494,13 @@ std::vector<float> TableCore::priorities(std::uint32_t v, const std::uint64_t* k
   return found;
 }
 
-void TableCore::links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* live, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next) {
+void TableCore::links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* live, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next,
+                      std::vector<std::uint32_t>* steps) {
   process_->check();
   live->assign(n, 0);
   flags->assign(n, 0);
   next->assign(n, kNoKey);
+  steps->assign(steps_ != nullptr ? n : 0, 0);
   IndexLock lock(*this);
   fold();
   for (std::uint64_t i = 0; i < n; ++i) {
@@ -506,6 +508,7 @@ void TableCore::links(const std::uint64_t* keys, std::uint64_t n, std::vector<st
     if (!this->live(keys[i], &slot)) continue;
     (*live)[i] = 1;
     (*flags)[i] = flag(slot);
+    if (steps_ != nullptr) (*steps)[i] = step(slot);
     const std::uint32_t after = t_.links != 0 ? this->next(slot) : kNoRow;
     if (after != kNoRow) (*next)[i] = key_of(after);
   }

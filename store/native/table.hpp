@@ -256,7 +256,8 @@ class TableCore {
   std::vector<std::byte> scan(std::uint32_t view, Scan what, std::uint32_t column);
   std::vector<float> priorities(std::uint32_t view, const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
   // Which rows are live, their flags, and the keys of the rows that follow them in their episodes; 0 and kNoKey where there is none.
-  void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* live, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);
+  // `steps`: their numbers in their episodes; empty where the table does not keep them.
+  void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* live, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next, std::vector<std::uint32_t>* steps);
 
   // --- no lock ---
   // Batches of a random stream, see StreamCount: where it goes on, that one more was delivered.
