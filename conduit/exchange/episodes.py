@@ -61,7 +61,8 @@ class Episodes:
     def add(self, piece: pa.Table) -> Iterator[Episode]:
         """Take steps; iterate over the episodes that are complete."""
         frame = self._frame
-        assert frame.episode is not None and frame.step is not None
+        assert frame.episode is not None
+        assert frame.step is not None
         numbers: Array = piece.column(frame.episode).to_numpy()
         order = np.argsort(numbers, kind="stable")
         steps = piece.column(frame.step).to_numpy()[order]

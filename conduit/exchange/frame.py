@@ -32,7 +32,8 @@ from conduit_store.errors import ExchangeError, MissingColumn, SchemaError, Shap
 from conduit_store.schema import Column, Schema
 
 __all__ = [
-    "FINAL", "NEXT", "PRIORITY", "STEPS", "Frame", "arrow_array", "as_stored", "check_rename", "free_name", "named", "outer",
+    "FINAL", "NEXT", "PRIORITY", "STEPS", "Frame", "arrow_array", "as_stored", "check_rename", "free_name", "named",
+    "outer",
 ]  # fmt: skip
 
 FINAL = "final_"  # final_obs, final_obs/camera

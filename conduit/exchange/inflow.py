@@ -33,9 +33,9 @@ class Inflow(Closing):
     """Appends Arrow tables, one after the other, in the order of their rows.
 
     Rows of one episode must come in order, those of different ones may be mixed; the first of an episode that is there
-    has the number that its `step` says, so windows with a period lie where they lay. An episode is over with a row that has
-    a final observation. One that stops without it is cut: its last step has no successor and is never drawn, as if its
-    writer had closed there. Where more than 1,024 episodes are open at a time, the one that rested longest is cut.
+    has the number that its `step` says, so windows with a period lie where they lay. An episode is over with a row that
+    has a final observation. One that stops without it is cut: its last step has no successor and is never drawn, as if
+    its writer had closed there. Where more than 1,024 episodes are open at a time, the one that rested longest is cut.
     Closed at the end, or by whoever meets an error; what is in the table then stays.
     """
 

@@ -3,7 +3,8 @@
 Columns beyond obs, action, reward, terminated and truncated are infos of the same name, one entry later, since the
 first infos are of the reset. Images are written as they are, not as JPEG. Spaces are boxes of the columns' dtypes.
 Text is text, of a space that says nothing of its length and characters; other rows that vary in length are refused,
-for which Minari has no space: it stores spaces as text, and knows no `Sequence` there. Metadata of an episode say where it begins, if its first steps are gone.
+for which Minari has no space: it stores spaces as text, and knows no `Sequence` there. Metadata of an episode say where
+it begins, if its first steps are gone.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ _FLAGS = ("terminated", "truncated")
 
 
 class Sink:
-    """See formats.Sink. Episodes get the numbers of the export as their ids; one whose first steps are gone starts where
-    it starts (`t_started`)."""
+    """See formats.Sink. Episodes get the numbers of the export as their ids; one whose first steps are gone starts
+    where it starts (`t_started`)."""
 
     def __init__(self, path: Path, frame: Frame, rows: int, compression: str | None) -> None:
         check_episodic(frame, "RLlib", "mM")
@@ -128,8 +128,8 @@ class Sink:
 
 
 class Source:
-    """See formats.Source. Fragments, which RLlib writes as rows of their own, are episodes of their own, whose steps have
-    the numbers that they had (`t_started`): the first one's beginning is not there."""
+    """See formats.Source. Fragments, which RLlib writes as rows of their own, are episodes of their own, whose steps
+    have the numbers that they had (`t_started`): the beginning of all but the first is not there."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
