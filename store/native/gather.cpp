@@ -101,6 +101,15 @@ bool Sampler::find_cells(ReaderEpoch& epoch, std::uint32_t n) {
     for (const Output& output : plan_.outputs) {
       if (output.element_bytes == 0) continue;
       const Column& column = t.columns()[output.column];
+      if (goals_ && (output.source == Source::goal || output.source == Source::next_goal)) {
+        std::uint32_t i = 0;  // a relabelled row's goal is another row's, and of another column
+        each_run(output.source, n, [&](const CopyRun& own) {
+          const Cursor& goal = goal_rows_[i++];
+          if (goal.base == nullptr) f(own, column);
+          else f(CopyRun{goal.base, goal.row, 1, goal.block}, t.columns()[plan_.achieved]);
+        });
+        continue;
+      }
       each_run(output.source, n, [&](const CopyRun& run) { f(run, column); });
     }
   };
@@ -144,7 +153,7 @@ bool Sampler::make_room(const ReaderEpoch& epoch, std::uint32_t n, const std::ui
 
 bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out) {
   const TableCore& t = *table_;
-  prefetch_small(Source::successor, n);
+  prefetch_successors(n);
   since_ = 0;
   const Cell* cells = cells_.data();
   std::byte* values = out + offsets[plan_.outputs.size() + 3];  // of rows that vary in length
@@ -255,7 +264,7 @@ void Sampler::gather_window(const Output& output, std::uint32_t n, std::byte* to
       for (std::uint32_t i = 0; i < n; ++i) {
         const Window& w = windows_[i];
         std::byte* at = to + std::size_t{i} * output.row_bytes;
-        memset(at, 0, output.row_bytes);
+        if (w.before + w.steps < output.row_bytes) memset(at, 0, output.row_bytes);
         memset(at + plan_.before - w.before, 1, w.before + w.steps);
       }
       break;
