@@ -93,7 +93,7 @@ class Extender:
             flags = np.concatenate([np.array([rows.FINAL], np.uint8), flags])
             weights = None if weights is None else np.concatenate([np.zeros(1, np.float32), weights])
         buffers = [rows.buffer(array) for array in arrays]
-        done = writer.append_rows(len(flags), buffers, flags, weights, None, timeout, False)
+        done = writer.append_rows(len(flags), buffers, flags, weights, None, None, timeout, False)
         if done > 0 or self._owed is None:
             owing = done < len(flags) and flags[done] == rows.FINAL
             self._owed = [rows.kept(array[done : done + 1]) for array in arrays] if owing else None

@@ -57,7 +57,8 @@ class Relabelling:
         steps = batch["n_step"][chosen]
         places = np.arange(window.n) < steps[:, None]
         rewards = np.zeros(places.shape)
-        rewards[places] = self._rewards(batch["achieved"][chosen][places], np.repeat(desired, steps, axis=0))
+        wanted = desired[np.repeat(np.arange(len(chosen)), steps)]
+        rewards[places] = self._rewards(batch["achieved"][chosen][places], wanted)
         batch["reward"][chosen] = rewards @ window.gamma ** np.arange(window.n)
 
     def _rewards(self, achieved: Any, desired: Any) -> Any:

@@ -43,6 +43,7 @@ class DiskMetrics(NamedTuple):
     bytes_written: int
     write_s: float  # writing and syncing
     failures: int
+    losses: int  # times that numbers which `update` had rewritten on disk may not have reached it
     error: str  # why the last blocks could not be moved; empty if they were
 
     @classmethod

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "AMID",
     "FINAL",
     "FIRST",
     "TERMINATED",
@@ -47,7 +46,6 @@ __all__ = [
 ]
 
 TERMINATED, TRUNCATED, FINAL, FIRST = 1, 2, 4, 8  # row flags of the core (layout.hpp)
-AMID = 16  # given with a row: not its episode's first, though none before it is there (writer.hpp)
 
 
 def native_writer(
@@ -163,16 +161,19 @@ def append(
     flags: Array | None = None,
     priorities: Array | None = None,
     chains: Array | None = None,
+    steps: Array | None = None,
     timeout: float | None,
     whole: bool = False,
 ) -> None:
     """Append `n` rows, waiting for space and for the limiter; with `whole` all or none (up to two blocks of them).
 
+    `steps`: uint32 (n,), of rows whose chain has none before them their number in their episode: see writer.hpp.
+
     Raises:
         AppendTimeout: with what holds the memory, or what the limiter lacks, and how many of the rows are in.
         ConfigError: `whole`, and more than the limiter can ever let in together.
     """
-    done = writer.append_rows(n, columns, flags, priorities, chains, timeout, whole)
+    done = writer.append_rows(n, columns, flags, priorities, chains, steps, timeout, whole)
     if done < n:
         raise timed_out(writer, spec, timeout, done, n)
 

@@ -166,13 +166,6 @@ class TableSpec:
             raise ConfigError(f"{names} cannot be in a table that takes rows out one by one: use removers.Fifo()")
         if batched := [column.name for column in self.schema.ragged if column.places is not None]:
             raise ConfigError(f"column {', '.join(batched)} has places, as batches do and tables do not. Leave it out")
-        for view in self.views:
-            window = view.window
-            if isinstance(window, windows.Hindsight) and {window.goal, window.achieved} & {*ragged}:
-                raise ConfigError(
-                    f"window {window} puts one goal in another's place, and its goals vary in length. Give goals of "
-                    "one shape"
-                )
 
     def _ranked(self, made: tuple[View, ...]) -> tuple[View, ...]:
         """Where rows leave by priority, some view has priorities."""
@@ -233,7 +226,7 @@ class TableSpec:
             goal, achieved = (self.schema.column(name) for name in (window.goal, window.achieved))
             if goal not in self.schema.obs or achieved not in self.schema.obs:
                 raise ConfigError(f"goal {goal.name!r} and achieved {achieved.name!r} must be observations, as 'obs/x'")
-            if (goal.dtype, goal.shape) != (achieved.dtype, achieved.shape):
+            if (goal.dtype, goal.shape, goal.text) != (achieved.dtype, achieved.shape, achieved.text):
                 raise ConfigError(
                     f"goal {goal.name!r} is {goal.dtype} of shape {goal.shape}, achieved {achieved.name!r} "
                     f"{achieved.dtype} of shape {achieved.shape}: one must be able to take the other's place"

@@ -87,6 +87,8 @@ class TableUpdates(TableHandle):
             ConfigError: a column is not mutable, or none is given. UnknownColumn: says which there are.
             ShapeMismatch, DtypeMismatch, ValueOutOfRange: see Schema; nothing was changed.
             ReadOnlyStore, StoreClosed: this attach cannot write. LockTimeout: a stopped process holds the index lock.
+            DiskError: numbers rewritten before may not have reached the disk (once in each process, here or in a
+                sample); nothing was changed. Or a page there cannot be read: some may have been.
 
         Example:
             >>> reward = conduit.Column("reward", "float32", mutable=True)
@@ -120,6 +122,7 @@ class TableUpdates(TableHandle):
                 arrays.append(np.ones(n, np.bool_))
         if not given:
             raise ConfigError("update() got no columns: give table.update(keys, column=numbers)")
+        self._start_movers()  # which find out whether the disk takes them
         applied, stale = self._native.rewrite(key_array, n, indices, arrays)
         return UpdateResult(applied, stale)
 

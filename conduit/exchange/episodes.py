@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from conduit.exchange.columns import arrow_columns, arrow_rows, columns_of, indexable, rows_of
-from conduit.exchange.frame import FINAL, Frame
+from conduit.exchange.frame import FINAL, STEPS, Frame
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError
 from conduit_store.ragged_values import as_ragged
@@ -25,14 +25,21 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class Episode:
     """Rows are as `indexable` makes them. `columns`: (T, ...) of every column; `final`: what the last step led to,
-    (1, ...) of every obs column; `ended`: whether it is over, else there is more of it that is not known."""
+    (1, ...) of every obs column; `ended`: whether it is over, else there is more of it that is not known; `first`: the
+    number of its first step, above 0 where those before it are not there."""
 
     columns: dict[str, Array]
     final: dict[str, Array]
     ended: bool = True
+    first: int = 0
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
+
+    @property
+    def steps(self) -> Array:
+        """The numbers of its steps, int64 (T,)."""
+        return np.arange(self.first, self.first + len(self))
 
     def observations(self, name: str) -> Array:
         """Return a column of observations with the final one: (T + 1, ...)."""
@@ -48,15 +55,17 @@ class Episodes:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._open: dict[int, list[dict[str, Array]]] = {}
+        self._open: dict[int, tuple[int, list[dict[str, Array]]]] = {}  # number of the first step, and parts
         self.rows = 0  # of the episodes that were given out
 
     def add(self, piece: pa.Table) -> Iterator[Episode]:
         """Take steps; iterate over the episodes that are complete."""
         frame = self._frame
         assert frame.episode is not None
+        assert frame.step is not None
         numbers: Array = piece.column(frame.episode).to_numpy()
         order = np.argsort(numbers, kind="stable")
+        steps = piece.column(frame.step).to_numpy()[order]
         first = next(iter(frame.finals))
         has_final = piece.column(first).is_valid().to_numpy()[order]
         found = columns_of(frame.schema, piece)
@@ -70,25 +79,28 @@ class Episodes:
         starts = np.flatnonzero(np.diff(numbers[order], prepend=numbers[order][:1] - 1)) if len(order) else order
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
             number = int(numbers[order[start]])
-            parts = self._open.setdefault(number, [])
+            _, parts = self._open.setdefault(number, (int(steps[start]), []))
             # copies: a slice would keep the whole piece while its episode runs
             parts.append({name: array[start:stop].copy() for name, array in columns.items()})
             if has_final[stop - 1]:
                 at = int(np.searchsorted(ends, stop - 1))
-                yield self._made(self._open.pop(number), {name: array[at : at + 1] for name, array in finals.items()})
+                yield self._made(*self._open.pop(number), {name: array[at : at + 1] for name, array in finals.items()})
 
     def rest(self) -> Iterator[Episode]:
         """Iterate over those that have not ended, as far as what each step led to is known."""
-        for parts in self._open.values():
+        for first, parts in self._open.values():
             whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
             final = {column.name: whole[column.name][-1:] for column in self._frame.schema.obs}
             cut = {name: array[:-1] for name, array in whole.items()}
             if len(next(iter(cut.values()))):
-                yield self._made([cut], final, ended=False)
+                yield self._made(first, [cut], final, ended=False)
         self._open.clear()
 
-    def _made(self, parts: list[dict[str, Array]], final: dict[str, Array], *, ended: bool = True) -> Episode:
-        made = Episode({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, final, ended)
+    def _made(
+        self, first: int, parts: list[dict[str, Array]], final: dict[str, Array], *, ended: bool = True
+    ) -> Episode:
+        whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        made = Episode(whole, final, ended, first)
         self.rows += len(made)
         return made
 
@@ -138,13 +150,17 @@ def told_by(known: Schema, wanted: Schema) -> Schema:
     )
 
 
-def episode_of(frame: Frame, arrays: Mapping[str, Array], n: int) -> Episode:
+def episode_of(frame: Frame, arrays: Mapping[str, Array], n: int, first: int = 0) -> Episode:
     """Return an episode of `n` steps from whole arrays; those of observations have one row more, the final one.
+    `first`: the number of its first step.
 
     Raises:
-        ValueError: a column is not there, or has another dtype, shape or number of rows. For use within `reading`.
+        ValueError: a column is not there, or has another dtype, shape or number of rows, or `first` is no number of a
+            step. For use within `reading`.
         DtypeMismatch, ShapeMismatch, ValueOutOfRange: of rows that vary in length.
     """
+    if not 0 <= first < STEPS:
+        raise ValueError(f"its first step is {first}, steps are numbered from 0, up to {STEPS - 1:,}")
     columns: dict[str, Array] = {}
     final: dict[str, Array] = {}
     for column in frame.schema:
@@ -159,7 +175,7 @@ def episode_of(frame: Frame, arrays: Mapping[str, Array], n: int) -> Episode:
         if expected > n:
             final[column.name] = array[-1:]
         columns[column.name] = array[:n]
-    return Episode(columns, final)
+    return Episode(columns, final, first=first)
 
 
 def tables_of(
@@ -187,7 +203,7 @@ def _table_of(frame: Frame, known: list[tuple[int, Episode]]) -> pa.Table:
     at = pa.array(np.where(nulls, 0, np.cumsum(~nulls) - 1), mask=nulls)  # the final observation of each step
     arrays: dict[str, pa.Array] = {
         frame.episode or "": pa.array(np.repeat([number for number, _ in known], lengths), pa.int64()),
-        frame.step or "": pa.array(np.concatenate([np.arange(length) for length in lengths])),
+        frame.step or "": pa.array(np.concatenate([episode.steps for _, episode in known])),
     }
     names = frame.schema.names
     arrays |= arrow_columns(

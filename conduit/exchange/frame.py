@@ -1,8 +1,9 @@
 """The one form that rows have on their way out and in: Arrow tables of steps, with what links them to episodes.
 
     episode: int64        number of the episode, from 0 in each export       } tables of episodes
-    step: int64           number of the row in its episode, from 0; from 1   }
-                          where rows before it have been evicted
+    step: int64           number of the row in its episode, from 0. Where   }
+                          rows before it have been evicted: as the table
+                          numbers it for windows with a period, else from 1
     <columns>             as in the schema; bools as Arrow bools, shapes as fixed-shape tensors; nulls as nulls
     final_obs[/...]       null but where the episode stops: the observation that its last step led to
     priority: float32     as given to update_priorities; null where it was not given yet    } prioritized tables
@@ -31,12 +32,14 @@ from conduit_store.errors import ExchangeError, MissingColumn, SchemaError, Shap
 from conduit_store.schema import Column, Schema
 
 __all__ = [
-    "FINAL", "NEXT", "PRIORITY", "Frame", "arrow_array", "as_stored", "check_rename", "free_name", "named", "outer",
+    "FINAL", "NEXT", "PRIORITY", "STEPS", "Frame", "arrow_array", "as_stored", "check_rename", "free_name", "named",
+    "outer",
 ]  # fmt: skip
 
 FINAL = "final_"  # final_obs, final_obs/camera
 NEXT = "next_"
 PRIORITY = "priority"
+STEPS = 1 << 32  # of an episode, as many as the core can number
 _METADATA = b"conduit"
 _VERSION = 1
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from conduit import rows
 from conduit.closing import Closing
 from conduit.exchange.columns import nullable_rows_of, rows_of
-from conduit.exchange.frame import FINAL, NEXT, PRIORITY, Frame
+from conduit.exchange.frame import FINAL, NEXT, PRIORITY, STEPS, Frame
 from conduit.values import seconds
 from conduit_store.arrays import Array
 from conduit_store.errors import ConfigError, DtypeMismatch, EpisodeError, PriorityError, SchemaError
@@ -32,9 +32,10 @@ _PIECE = 65_536  # rows handed to the core at a time, so that Ctrl-C is heard
 class Inflow(Closing):
     """Appends Arrow tables, one after the other, in the order of their rows.
 
-    Rows of one episode must come in order, those of different ones may be mixed. An episode is over with a row that has
-    a final observation. One that stops without it is cut: its last step has no successor and is never drawn, as if its
-    writer had closed there. Where more than 1,024 episodes are open at a time, the one that rested longest is cut.
+    Rows of one episode must come in order, those of different ones may be mixed; the first of an episode that is there
+    has the number that its `step` says, so windows with a period lie where they lay. An episode is over with a row that
+    has a final observation. One that stops without it is cut: its last step has no successor and is never drawn, as if
+    its writer had closed there. Where more than 1,024 episodes are open at a time, the one that rested longest is cut.
     Closed at the end, or by whoever meets an error; what is in the table then stays.
     """
 
@@ -68,7 +69,8 @@ class Inflow(Closing):
 
         Raises:
             DtypeMismatch: a null, with its row, or a type that the column does not hold. ShapeMismatch: as it says.
-            EpisodeError: rows of an episode in another order, or an end without its final observation.
+            EpisodeError: rows of an episode in another order, an end without its final observation, or a step that is
+                no number of a step.
             PriorityError: not finite or negative. AppendTimeout, LockTimeout: as of `extend`.
         """
         n = len(data)
@@ -79,7 +81,7 @@ class Inflow(Closing):
             arrays |= self._with_validity(column, data)
         priorities = self._priorities(data)
         if not self._episodic:
-            self._push(n, [arrays[name] for name in self._table.schema.names], None, priorities, None)
+            self._push(n, [arrays[name] for name in self._table.schema.names], None, priorities, None, None)
         else:
             self._append_steps(data, arrays, priorities)
         self.rows += n
@@ -155,14 +157,14 @@ class Inflow(Closing):
         place = np.arange(n + 1)
         place[1:] += np.cumsum(has_final)  # of each step among all rows
         step = self._numbers(data, self._frame.step)
+        steps = None if step is None else np.insert(self._checked_steps(step), at, 0).astype(np.uint32)
         first = 0
         while first < n:
-            chains, amid, end = self._chains(episode, step, ended, has_final, first)
-            flags[place[amid]] |= rows.AMID
+            chains, end = self._chains(episode, step, ended, has_final, first)
             of_rows = np.repeat(chains, 1 + has_final[first:end])
             piece = slice(int(place[first]), int(place[end]))
-            given = None if priorities is None else priorities[piece]
-            self._push(len(of_rows), [column[piece] for column in columns], flags[piece], given, of_rows)
+            given, numbers = (None if a is None else a[piece] for a in (priorities, steps))
+            self._push(len(of_rows), [column[piece] for column in columns], flags[piece], given, of_rows, numbers)
             self._cut(more=end < n)
             first = end
 
@@ -196,11 +198,19 @@ class Inflow(Closing):
         numbers: Array = self._column(Column(name, np.dtype(np.int64)), data.column(name))
         return numbers
 
+    def _checked_steps(self, step: Array) -> Array:
+        if (odd := np.flatnonzero((step < 0) | (step >= STEPS))).size:
+            at = int(odd[0])
+            raise EpisodeError(
+                f"row {self.rows + at} of {self._source}: {self._frame.step} is {step[at]}; steps of an episode are "
+                f"numbered from 0, up to {STEPS - 1:,}"
+            )
+        return step
+
     def _chains(
         self, episode: Array | None, step: Array | None, ended: Array, has_final: Array, begin: int
-    ) -> tuple[Array, list[int], int]:
-        """Return the writer's chain for each row from `begin` on; which rows begin what is there of an episode without
-        being its first; and where it ends because no chain is free.
+    ) -> tuple[Array, int]:
+        """Return the writer's chain for each row from `begin` on, and where it ends because no chain is free.
 
         Rows after an episode's end with the same number begin another one.
         """
@@ -208,21 +218,18 @@ class Inflow(Closing):
         over = (ended != 0) | has_final
         chains = np.zeros(n, np.int32)
         changes = over[:-1] if episode is None else over[:-1] | (episode[1:] != episode[:-1])
-        amid: list[int] = []
         starts = begin + np.array([0, *(np.flatnonzero(changes[begin:]) + 1)])
         for first, end in zip(starts.tolist(), [*starts[1:].tolist(), n], strict=True):
             number = 0 if episode is None else int(episode[first])
             if number in self._open and step is not None and step[first] == 0:
                 self._unfinished.append(self._open.pop(number)[0])  # of another export, with numbers of its own
             if number not in self._open and not self._free:
-                return chains[begin:first], amid, first
+                return chains[begin:first], first
             chain, last = self._open.pop(number, (-1, -1))
             if step is not None:
                 self._check_order(step[first:end], last, number, first)
             if chain < 0:
                 chain = self._free.pop()
-                if step is not None and step[first] > 0:
-                    amid.append(first)
             chains[first:end] = chain
             if has_final[end - 1]:
                 self._free.append(chain)
@@ -230,7 +237,7 @@ class Inflow(Closing):
                 self._unfinished.append(chain)
             else:
                 self._open[number] = chain, -1 if step is None else int(step[end - 1])
-        return chains[begin:], amid, n
+        return chains[begin:], n
 
     def _cut(self, more: bool) -> None:
         """Free the chains of episodes that ended without a final observation; and, if there are `more` rows than
@@ -253,13 +260,14 @@ class Inflow(Closing):
             )
 
     def _push(
-        self, n: int, columns: list[Any], flags: Array | None, priorities: Array | None, chains: Array | None
-    ) -> None:
+        self, n: int, columns: list[Any], flags: Array | None, priorities: Array | None, chains: Array | None,
+        steps: Array | None,
+    ) -> None:  # fmt: skip
         for start in range(0, n, _PIECE):
             piece = slice(start, start + _PIECE)
-            given = [None if a is None else a[piece] for a in (flags, priorities, chains)]
+            given = [None if a is None else a[piece] for a in (flags, priorities, chains, steps)]
             taken = columns if n <= _PIECE else [column[piece] for column in columns]
             rows.append(
                 self._native, self._table.spec, min(n - start, _PIECE), [rows.buffer(column) for column in taken],
-                flags=given[0], priorities=given[1], chains=given[2], timeout=self._timeout,
+                flags=given[0], priorities=given[1], chains=given[2], steps=given[3], timeout=self._timeout,
             )  # fmt: skip

@@ -3,7 +3,8 @@
 Columns beyond obs, action, reward, terminated and truncated are infos of the same name, one entry later, since the
 first infos are of the reset. Images are written as they are, not as JPEG. Spaces are boxes of the columns' dtypes.
 Text is text, of a space that says nothing of its length and characters; other rows that vary in length are refused,
-for which Minari has no space.
+for which Minari has no space: it stores spaces as text, and knows no `Sequence` there. Metadata of an episode say where
+it begins, if its first steps are gone.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ _AT_ONCE = 64  # episodes read before the file is closed and opened again: HDF5 
 _LONGEST = 1 << 20  # of text, as a space has to say some length
 _KIND = "a Minari dataset"
 _OURS = "conduit_schema"
+_FIRST = "conduit_first_step"
 _NAMES = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
 
 
@@ -62,7 +64,8 @@ class Sink:
         self._frame = frame
         self._episodes = Episodes(frame)
         self._waiting: list[EpisodeBuffer] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._count = 0
+        self._firsts: dict[int, int] = {}  # of those that wait and do not begin at step 0
         self._most = max(1, min(_ROWS, _BYTES // frame.schema.row_bytes))
         path.mkdir()
         schema = frame.schema
@@ -95,6 +98,9 @@ class Sink:
         stored: dict[str, Any] = {theirs: columns[ours] for theirs, ours in _NAMES.items()}
         stored["observations"] = _nested("obs", observed)
         self._waiting.append(EpisodeBuffer(actions=_nested("action", actions), infos=infos, **stored))
+        if episode.first:
+            self._firsts[self._count] = episode.first
+        self._count += 1
         self._waiting_rows += len(episode)
         if self._waiting_rows >= self._most:
             self._flush()
@@ -112,7 +118,9 @@ class Sink:
 
     def _flush(self) -> None:
         self._storage.update_episodes(self._waiting)
-        self._waiting, self._waiting_rows = [], 0
+        if self._firsts:
+            self._storage.update_episode_metadata([{_FIRST: first} for first in self._firsts.values()], self._firsts)
+        self._waiting, self._waiting_rows, self._firsts = [], 0, {}
 
     def finish(self) -> int:
         for episode in self._episodes.rest():
@@ -158,10 +166,11 @@ class Source:
             numbers = range(first, min(first + _AT_ONCE, total))
             with reading(self._path, _KIND):
                 episodes = iter(self._storage.get_episodes(numbers))
+                firsts = [int(told.get(_FIRST, 0)) for told in self._storage.get_episode_metadata(numbers)]
             for number in numbers:
                 with reading(self._path, f"{_KIND}, episode {number}"):
                     arrays = _columns(next(episodes), self._told)
-                    episode = episode_of(self._frame, arrays, len(arrays["reward"]))
+                    episode = episode_of(self._frame, arrays, len(arrays["reward"]), firsts[number - first])
                 if len(episode):
                     yield number, episode
 

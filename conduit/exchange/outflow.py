@@ -116,9 +116,9 @@ class Outflow:
         if n <= 0:
             return self.schema.empty_table()
         keys = block.keys[:n]
-        live, flags, following = (
+        live, flags, following, numbers = (
             np.frombuffer(text, kind)
-            for text, kind in zip(self._table._native.links(keys, n), ("?", "u1", "u8"), strict=True)
+            for text, kind in zip(self._table._native.links(keys, n), ("?", "u1", "u8", "u4"), strict=True)
         )
         final = (flags & rows.FINAL) != 0
         # The row of this block that follows each (-1: none), and whether it is one of another block.
@@ -129,7 +129,7 @@ class Outflow:
         first_key = int(keys[0]) - block.start
         span = first_key, first_key + self._table._layout.rows
         elsewhere = ~((following >= span[0]) & (following < span[1])) & (following != _NO_KEY)
-        episode, step, held_after = self._number(keys, live, flags, after, span)
+        episode, step, held_after = self._number(keys, live, flags, numbers, after, span)
 
         data = block.to_arrow().slice(0, n)
         is_step = live & ~final
@@ -154,12 +154,13 @@ class Outflow:
         return pa.concat_tables(parts)
 
     def _number(
-        self, keys: Array, live: Array, flags: Array, after: Array, span: tuple[int, int]
+        self, keys: Array, live: Array, flags: Array, numbers: Array, after: Array, span: tuple[int, int]
     ) -> tuple[Array, Array, Array]:
         """Number the rows of a block. Also say which row of it follows each of those that wait: _LATER where that is in
         another block, -1 where it was to be in this one (`span` are its keys) and is gone.
 
-        An episode whose first row is gone begins at step 1: how many came before is not known, but that some did."""
+        `numbers`: of the rows in their episodes, where the table keeps them, else of length 0. Where it does not, an
+        episode whose first row is gone begins at step 1: how many came before is not known, but that some did."""
         n = len(keys)
         episode, step = np.zeros(n, np.int64), np.zeros(n, np.int64)
         held_after = np.full(0 if self._held is None else len(self._held), _LATER, np.int64)
@@ -180,7 +181,8 @@ class Outflow:
             elif flags[first] & rows.FINAL:
                 continue  # its episode's steps have all been evicted
             else:
-                number, at = self.episodes, 0 if flags[first] & rows.FIRST else 1
+                number = self.episodes
+                at = 0 if flags[first] & rows.FIRST else int(numbers[first]) if len(numbers) else 1
                 self.episodes += 1
             episode[first:end] = number
             step[first:end] = np.arange(at, at + end - first)

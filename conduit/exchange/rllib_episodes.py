@@ -48,7 +48,8 @@ _FLAGS = ("terminated", "truncated")
 
 
 class Sink:
-    """See formats.Sink. Episodes get the numbers of the export as their ids."""
+    """See formats.Sink. Episodes get the numbers of the export as their ids; one whose first steps are gone starts
+    where it starts (`t_started`)."""
 
     def __init__(self, path: Path, frame: Frame, rows: int, compression: str | None) -> None:
         check_episodic(frame, "RLlib", "mM")
@@ -83,6 +84,7 @@ class Sink:
             extra_model_outputs={name: self._objects(name, array) for name, array in extra.items()} or None,
             terminated=bool(columns["terminated"][-1]),
             truncated=bool(columns["truncated"][-1]),
+            t_started=episode.first,
             len_lookback_buffer=0,
         )
         item: Any = msgpack.packb(made.get_state(), default=msgpack_numpy.encode)
@@ -126,7 +128,8 @@ class Sink:
 
 
 class Source:
-    """See formats.Source. Fragments, which RLlib writes as rows of their own, are episodes of their own."""
+    """See formats.Source. Fragments, which RLlib writes as rows of their own, are episodes of their own, whose steps
+    have the numbers that they had (`t_started`): the beginning of all but the first is not there."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -152,12 +155,12 @@ class Source:
         self._frame = replace(self._frame, schema=told_by(self._frame.schema, wanted))
 
     def _first_schema(self) -> Schema:
-        for _, arrays, _ in self._read():
+        for _, arrays, _, _ in self._read():
             return Schema(tuple(column_of(name, array) for name, array in arrays.items()))
         raise ExchangeError(f"{self._path} has no episode: there is nothing to tell its columns by")
 
-    def _read(self) -> Iterator[tuple[Path, dict[str, Array], int]]:
-        """Iterate over (file, arrays by our names, number of steps)."""
+    def _read(self) -> Iterator[tuple[Path, dict[str, Array], int, int]]:
+        """Iterate over (file, arrays by our names, number of steps, number of the first one)."""
         for file in self._files:
             with reading(file, _KIND):
                 opened = pq.ParquetFile(file, page_checksum_verification=True)
@@ -174,17 +177,18 @@ class Source:
                             state = msgpack.unpackb(item, object_hook=msgpack_numpy.decode)
                             episode = SingleAgentEpisode.from_state(state)
                             arrays = _arrays(episode)
-                        yield file, arrays, len(episode)
+                            first = int(episode.t_started)
+                        yield file, arrays, len(episode), first
 
     def pieces(self, columns: list[str], rows: int) -> Iterator[pa.Table]:
         return tables_of(self._frame, self._episodes(), columns, rows)
 
     def _episodes(self) -> Iterator[tuple[int, Episode]]:
-        for number, (file, arrays, n) in enumerate(self._read()):
+        for number, (file, arrays, n, first) in enumerate(self._read()):
             if n == 0:
                 continue
             with reading(file, _KIND):
-                episode = episode_of(self._frame, arrays, n)
+                episode = episode_of(self._frame, arrays, n, first)
             yield number, episode
 
     def close(self) -> None:

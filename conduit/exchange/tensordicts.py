@@ -64,7 +64,7 @@ def entries_of(frame: Frame, episode: Episode, number: int, parts: Parts) -> dic
     done[-1:] = episode.ended
     entries["next", "done"] = done
     entries[TRAJ] = np.full(n, number)
-    entries[STEP] = np.arange(n)
+    entries[STEP] = episode.steps
     return entries
 
 

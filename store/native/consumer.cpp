@@ -137,6 +137,7 @@ bool Delivery::copy(const std::vector<std::uint64_t>& offsets, Target* target) c
       runs.push_back({b, slot - b * per_block, 1});
     }
   }
+  t.tell_losses();
   const std::unique_ptr<ReaderEpoch> epoch = table_->process().enter();
   // Either we see here that the lease has ended, or whoever ends it and lets its rows go sees our epoch: the rows' blocks
   // are retired later than we entered.

@@ -57,7 +57,7 @@ void bind_disk(nb::class_<PyTable>& table) {
         nb::dict d;
 #define FIELD(name) d[#name] = i.name
         FIELD(frames); FIELD(frames_free); FIELD(blocks_on_disk); FIELD(rows_from_disk); FIELD(blocks_written); FIELD(blocks_dropped);
-        FIELD(blocks_promoted); FIELD(bytes_written); FIELD(write_ns); FIELD(failures); FIELD(error);
+        FIELD(blocks_promoted); FIELD(bytes_written); FIELD(write_ns); FIELD(failures); FIELD(losses); FIELD(error);
 #undef FIELD
         return d;
       });

@@ -157,7 +157,10 @@ int DiskFile::read_at(std::uint64_t at, std::byte* to, std::uint64_t bytes) cons
   return 0;
 }
 
-int DiskFile::sync() const { return fdatasync(fd_) == 0 ? 0 : errno; }
+int DiskFile::sync() const {
+  if (FAILPOINT_FAILS(tier_sync)) return EIO;
+  return fdatasync(fd_) == 0 ? 0 : errno;
+}
 
 void DiskFile::note(const std::byte* at, std::uint64_t bytes, std::vector<Piece>* pieces) const {
   const auto page = [](const std::byte* of) { return reinterpret_cast<std::uintptr_t>(of) / kPage; };

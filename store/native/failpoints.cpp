@@ -38,12 +38,12 @@ int index_of(const std::string& name) {
 
 }  // namespace
 
-void failpoint_hit(Failpoint point) {
+bool failpoint_hit(Failpoint point) {
   Point& p = points[static_cast<int>(point)];
   p.hits.fetch_add(1, std::memory_order_relaxed);
   const int action = p.action.load(std::memory_order_relaxed);
-  if (static_cast<FailAction>(action) == FailAction::exit_thread && !mortal_thread) return;
-  if (action == 0 || p.countdown.fetch_sub(1, std::memory_order_relaxed) != 1) return;
+  if (static_cast<FailAction>(action) == FailAction::exit_thread && !mortal_thread) return false;
+  if (action == 0 || p.countdown.fetch_sub(1, std::memory_order_relaxed) != 1) return false;
   p.action.store(0, std::memory_order_relaxed);
   switch (static_cast<FailAction>(action)) {
     case FailAction::kill: kill(getpid(), SIGKILL); break;
@@ -54,8 +54,10 @@ void failpoint_hit(Failpoint point) {
       break;
     }
     case FailAction::exit_thread: syscall(SYS_exit, 0); break;
+    case FailAction::fail: return true;
     case FailAction::none: break;
   }
+  return false;
 }
 
 void failpoint_arm(const std::string& name, FailAction action, long nth) {

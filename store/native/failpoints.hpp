@@ -1,5 +1,5 @@
 // Named points at every step that changes shared state. In a test build a point can kill, stop or pause the process that
-// reaches it for the n-th time, or end just the thread; in a release build FAILPOINT expands to nothing.
+// reaches it for the n-th time, end just the thread, or have a system call fail; in a release build FAILPOINT expands to nothing.
 #pragma once
 
 #include <string>
@@ -33,7 +33,7 @@ namespace conduit {
   X(lease_locked) X(lease_written) X(lease_row) X(lease_made) X(lease_copied)                                     \
   X(ack_locked) X(ack_row_marked) X(ack_marked) X(ack_decided) X(ack_row) X(ack_done) X(ack_left)                 \
   X(return_begin) X(return_row) X(return_done)                                                                    \
-  X(tier_given) X(tier_chosen) X(tier_taken) X(tier_copied) X(tier_placed) X(tier_confirmed)
+  X(tier_given) X(tier_chosen) X(tier_taken) X(tier_copied) X(tier_placed) X(tier_confirmed) X(tier_sync)
 
 enum class Failpoint : int {
 #define X(name) name,
@@ -42,10 +42,10 @@ enum class Failpoint : int {
       count
 };
 
-enum class FailAction : int { none = 0, kill = 1, stop = 2, pause = 3, exit_thread = 4 };
+enum class FailAction : int { none = 0, kill = 1, stop = 2, pause = 3, exit_thread = 4, fail = 5 };
 
 #ifdef CONDUIT_FAILPOINTS
-void failpoint_hit(Failpoint point);
+bool failpoint_hit(Failpoint point);  // true: what follows is to fail
 // Arms one point for this process: acts at its `nth` next pass (1 = the next). `pause` spins until `failpoint_resume`.
 // `exit_thread` counts and ends only threads that are mortal. They end as a kill would end them: no destructor runs, what
 // they hold stays as it is, and the kernel marks their robust mutexes.
@@ -54,8 +54,10 @@ void failpoint_resume();
 void failpoint_mortal(bool mortal);  // whether `exit_thread` may end the calling thread
 long failpoint_hits(const std::string& name);
 std::vector<std::string> failpoint_names();
-#define FAILPOINT(name) ::conduit::failpoint_hit(::conduit::Failpoint::name)
+#define FAILPOINT_FAILS(name) ::conduit::failpoint_hit(::conduit::Failpoint::name)
+#define FAILPOINT(name) ((void)FAILPOINT_FAILS(name))
 #else
+#define FAILPOINT_FAILS(name) false
 #define FAILPOINT(name) ((void)0)
 #endif
 

@@ -101,6 +101,15 @@ bool Sampler::find_cells(ReaderEpoch& epoch, std::uint32_t n) {
     for (const Output& output : plan_.outputs) {
       if (output.element_bytes == 0) continue;
       const Column& column = t.columns()[output.column];
+      if (goals_ && (output.source == Source::goal || output.source == Source::next_goal)) {
+        std::uint32_t i = 0;  // a relabelled row's goal is another row's, and of another column
+        each_run(output.source, n, [&](const CopyRun& own) {
+          const Cursor& goal = goal_rows_[i++];
+          if (goal.base == nullptr) f(own, column);
+          else f(CopyRun{goal.base, goal.row, 1, goal.block}, t.columns()[plan_.achieved]);
+        });
+        continue;
+      }
       each_run(output.source, n, [&](const CopyRun& run) { f(run, column); });
     }
   };

@@ -67,6 +67,7 @@ bool Sampler::bring_cells(ReaderEpoch& epoch, std::uint32_t n) {
 bool Sampler::copy_from_disk_too(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, Target* target) {
   const TableCore& t = *table_;
   const DiskFile& disk = *t.disk();
+  t.tell_losses();
   t.warm(slots_.data(), n);
   // Rewards are read while the windows are walked.
   for (const Output& output : plan_.outputs) {

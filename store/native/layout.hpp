@@ -16,7 +16,7 @@
 namespace conduit {
 
 inline constexpr std::uint64_t kMagic = 0x3154494455444e43;  // "CNDUDIT1", little endian
-inline constexpr std::uint32_t kLayoutVersion = 16;
+inline constexpr std::uint32_t kLayoutVersion = 17;
 inline constexpr std::uint32_t kReadersPerProcess = 16;  // threads of one process that may copy at the same time
 inline constexpr std::uint32_t kPinsPerProcess = 2048;   // zero-copy views of blocks that one process may hold
 inline constexpr std::uint32_t kNameBytes = 64;
@@ -353,11 +353,16 @@ struct Tier {
   std::uint32_t least_free;   // frames that movers keep free for writers
   std::uint32_t wish;         // blocks on disk that are read so often that they should come back
   std::uint64_t looked;       // rows_from_disk when heat was looked at last
-  std::uint64_t rewritten;    // times that numbers of a block on disk were
   // A writer that finds too few frames says in `wanted` how many it needs, and whoever moves blocks for it counts in `failures` if it cannot, with
   // the reason in `error`. Crash of a mover: the writer's own process has one, which looks again.
   std::atomic<std::uint32_t> wanted, error;
   std::atomic<std::uint64_t> failures;
+  // Numbers of blocks on disk are rewritten through the file's mapping, and the kernel writes them back when it likes. `rewritten` moves before
+  // numbers there change, under the index lock, and once more after an update's last; `confirmed` is what it was when a sync that has succeeded
+  // began, or one that has failed ended: then `losses` moves too, with the reason in `loss`. The kernel tells a failed write-back once to each
+  // open file, so all syncs are counted (movers.cpp). Crash of who syncs: nothing is confirmed, and the next one, through its own file, hears of it.
+  std::atomic<std::uint64_t> rewritten, confirmed, losses;
+  std::atomic<std::uint32_t> loss;
   alignas(64) std::atomic<std::uint32_t> work_waiting, work_signal;  // movers, for work
   std::atomic<std::uint64_t> rows_from_disk, blocks_written, blocks_dropped, blocks_promoted, bytes_written, write_ns;  // counters
 };
@@ -393,6 +398,7 @@ struct alignas(64) Table {
   std::uint64_t places_offset;    // uint32[n_blocks]: see Tier; 0 where block b lies in frame b
   std::uint64_t frames_offset;    // Frame[n_frames]
   std::uint64_t heat_offset;      // uint32[n_blocks]: rows read of late, halved now and then
+  std::uint64_t sums_offset;      // uint32[n_blocks]: CRC-32C of what lies on disk of a block whose place is kPacked, or is about to be
   std::uint64_t end_offset;       // first byte of the control heap after this table
   std::uint64_t data_offset, data_bytes;  // in the data segment
   std::uint64_t block_bytes;

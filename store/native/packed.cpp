@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "codec.hpp"
+#include "crc32c.hpp"
 #include "disk_file.hpp"
 #include "error.hpp"
 #include "failpoints.hpp"
@@ -88,18 +89,22 @@ int TableCore::write_packed(std::uint32_t block, std::uint32_t rows, const std::
     at = aligned(at + kPrefix + length);
     return true;
   });
-  *written = packing.message.text.size() + at;
-  return disk_->write_packed(block, message_of(packing.message, block, rows, at, &buffers), body.data(), at);
+  const std::vector<std::byte> text = message_of(packing.message, block, rows, at, &buffers);
+  *written = text.size() + at;
+  std::atomic_ref(sums_[block]).store(crc32c(crc32c(0, text.data(), text.size()), body.data(), at), std::memory_order_relaxed);
+  return disk_->write_packed(block, text, body.data(), at);
 }
 
+// 0 or errno: EBADMSG where what lies there is not what was written, also if another block's, or what was there before.
 int TableCore::unpack(std::uint32_t block, std::byte* to) const {
   const Packing& packing = *disk_->packing();
   std::vector<std::byte> text(packing.message.text.size()), body;
   if (const int error = disk_->read_slot(block, 0, text.data(), text.size()); error != 0) return error;
   const std::uint64_t rows = number_at(text.data(), packing.rows_at), bytes = number_at(text.data(), packing.bytes_at);
-  if (rows > t_.rows_per_block || bytes > disk_->packed_room()) return EIO;
+  if (rows > t_.rows_per_block || bytes > disk_->packed_room()) return EBADMSG;
   body.resize(bytes);
   if (const int error = disk_->read_slot(block, text.size(), body.data(), bytes); error != 0) return error;
+  if (crc32c(crc32c(0, text.data(), text.size()), body.data(), bytes) != std::atomic_ref(sums_[block]).load(std::memory_order_relaxed)) return EBADMSG;
   std::size_t k = 0;
   const bool whole = each_buffer(block, static_cast<std::uint32_t>(rows), to, [&](std::uint64_t offset, std::uint64_t size) {
     if (k == packing.buffers.size()) return false;
@@ -107,7 +112,7 @@ int TableCore::unpack(std::uint32_t block, std::byte* to) const {
     ++k;
     return from <= bytes && length <= bytes - from && unpack_buffer(*packing.codec, body.data() + from, length, to + offset, size);
   });
-  return whole ? 0 : EIO;
+  return whole ? 0 : EBADMSG;
 }
 
 BlockCache& TableCore::block_cache() const {
@@ -183,7 +188,7 @@ std::byte* Unpacked::address(const TableCore& table, std::uint32_t block) {
       if (expelled) memset(made->data(), 0, made->bytes());
       else if (error != 0) {
         self->held_.erase(block);
-        table.fail_disk();
+        table.fail_block(block, error);
       } else {
         cache.put(block, generation, made);
       }

@@ -14,6 +14,10 @@
 
 namespace conduit {
 
+// Only this thread's death matters: whoever then takes the robust lock sees a killed thread's stores in program order. It is
+// the compiler that must not move them.
+inline void keep_order() { std::atomic_signal_fence(std::memory_order_seq_cst); }
+
 // Rows of one block, one after the other: n from `row` on.
 struct Placed {
   std::uint32_t block, row, n;

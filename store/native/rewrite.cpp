@@ -8,6 +8,8 @@ namespace conduit {
 
 UpdateCount TableCore::rewrite(const std::uint64_t* keys, std::uint64_t n, const std::vector<std::uint32_t>& columns, const std::vector<const std::byte*>& values) {
   process_->check();
+  tell_losses();
+  bool on_disk = false;
   UpdateCount count{0, 0};
   IndexLock lock(*this);
   fold();
@@ -18,7 +20,7 @@ UpdateCount TableCore::rewrite(const std::uint64_t* keys, std::uint64_t n, const
       continue;
     }
     const std::uint32_t b = block_of(slot);
-    if (tiered()) note_rewritten(b);
+    if (tiered()) on_disk |= note_rewritten(b);
     for (std::size_t k = 0; k < columns.size(); ++k) {
       const Column& column = columns_[columns[k]];
       // In the order given: whoever sees a later column's number (and then fences) finds the ones before it. See gather.cpp.
@@ -30,6 +32,8 @@ UpdateCount TableCore::rewrite(const std::uint64_t* keys, std::uint64_t n, const
     }
     ++count.applied;
   }
+  // Once more: a sync that began meanwhile has not answered for all of them.
+  if (on_disk) t_.tier.rewritten.fetch_add(1, std::memory_order_seq_cst);
   return count;
 }
 

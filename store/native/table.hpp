@@ -101,7 +101,7 @@ struct TableInfo {
 
 struct TierInfo {
   std::uint32_t frames, frames_free, blocks_on_disk;
-  std::uint64_t rows_from_disk, blocks_written, blocks_dropped, blocks_promoted, bytes_written, write_ns, failures;
+  std::uint64_t rows_from_disk, blocks_written, blocks_dropped, blocks_promoted, bytes_written, write_ns, failures, losses;
   std::uint32_t error;  // of the last failure, as errno; 0 if none since
 };
 
@@ -172,6 +172,11 @@ class TableCore {
     else if (!disk_->guarded(f)) fail_disk();
   }
   [[noreturn]] void fail_disk() const;
+  // Of a block that could not be read, with the reason; EBADMSG where it is damaged.
+  [[noreturn]] void fail_block(std::uint32_t block, int error) const;
+  // Throws disk, once in each process for each time that numbers which had been rewritten on disk may not have reached it. By whoever reads or
+  // rewrites rows.
+  void tell_losses() const;
   // A copy of a block that somebody keeps in place, wherever it lies.
   std::shared_ptr<Staging> copy_block(std::uint32_t block) const;
   // Of a table that is being restored: gives the blocks places, the newest ones in memory; where in which file bytes of its rows
@@ -256,7 +261,8 @@ class TableCore {
   std::vector<std::byte> scan(std::uint32_t view, Scan what, std::uint32_t column);
   std::vector<float> priorities(std::uint32_t view, const std::uint64_t* keys, std::uint64_t n);  // NaN where stale
   // Which rows are live, their flags, and the keys of the rows that follow them in their episodes; 0 and kNoKey where there is none.
-  void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* live, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next);
+  // `steps`: their numbers in their episodes; empty where the table does not keep them.
+  void links(const std::uint64_t* keys, std::uint64_t n, std::vector<std::uint8_t>* live, std::vector<std::uint8_t>* flags, std::vector<std::uint64_t>* next, std::vector<std::uint32_t>* steps);
 
   // --- no lock ---
   // Batches of a random stream, see StreamCount: where it goes on, that one more was delivered.
@@ -362,12 +368,13 @@ class TableCore {
   bool used_up(std::uint32_t slot) const { return uses_ != nullptr && (std::atomic_ref(uses_[slot]).load(std::memory_order_relaxed) & kUsedUp) != 0; }
   bool folded_row(std::uint32_t slot) const;
 
-  // tier.cpp
+  // tier.cpp, movers.cpp, disk_blocks.cpp, packed.cpp
   struct Move {
     std::uint32_t block, frame, pin;
     std::uint64_t generation, rewritten;
     bool to_disk;
     std::uint32_t on_disk;  // its place there: kOnDisk or kPacked
+    bool failed = false;    // it could not be read: it stays there, and who reads its rows hears of it
   };
   std::byte* placed(std::uint32_t block) const;
   std::vector<std::byte> message_of(const BlockMessage& all, std::uint32_t block, std::uint32_t rows, std::uint64_t bytes, const std::vector<std::pair<std::uint64_t, std::uint64_t>>* buffers) const;
@@ -387,14 +394,15 @@ class TableCore {
   void ask_movers(std::uint32_t frames, SpaceHolders* holders);
   void tell_movers();
   bool lacks_frames(std::uint32_t n) const { return tiered() && t_.tier.free_count < n; }
-  bool want_moves();
   std::vector<Move> choose_moves();
+  bool unconfirmed();
+  int sync_disk() const;
   std::optional<std::uint32_t> try_pin(std::uint32_t block);
-  void note_rewritten(std::uint32_t block);
+  bool note_rewritten(std::uint32_t block);
   void look_at_heat();
   std::uint64_t mean_heat() const;
   std::vector<std::uint32_t> demotable() const;
-  int carry_out(const std::vector<Move>& moves);
+  int carry_out(std::vector<Move>& moves, bool confirms);
   void settle(const std::vector<Move>& moves, int error, std::uint64_t took_ns);
   void wrong_frames(const std::function<void(bool, const std::string&)>& expect) const;
 
@@ -414,6 +422,9 @@ class TableCore {
   std::uint32_t* places_;  // null where block b lies in frame b
   Frame* frames_;
   std::uint32_t* heat_;
+  std::uint32_t* sums_;
+  std::uint64_t confirmed_ns_ = 0;  // when this process's mover last confirmed what is rewritten
+  mutable std::atomic<std::uint64_t> losses_told_{0};
   std::shared_ptr<DiskFile> disk_;
   mutable std::atomic<BlockCache*> cache_{nullptr};
   // reciprocal = ceil(2^shift / rows_per_block) with shift = 28 + ceil(log2(rows_per_block)): exact for 28-bit slots

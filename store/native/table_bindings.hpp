@@ -177,13 +177,16 @@ void bind_table(nb::class_<PyTable>& table) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
         return t.unlocked([&](TableCore& c) { return c.priorities(checked_view(c, view), k.as<std::uint64_t>(), n); });
       }, "view"_a, "keys"_a, "n"_a)
-      // (1 where the row is live, flags, keys of the rows that follow; the largest uint64 where there is none)
+      // (1 where the row is live, flags, keys of the rows that follow, the largest uint64 where there is none, numbers of the rows in their
+      // episodes, uint32, or none where the table does not keep them)
       .def("links", [](PyTable& t, nb::object keys, std::uint64_t n) {
         const Bytes k(keys, n * sizeof(std::uint64_t), "keys");
         std::vector<std::uint8_t> live, flags;
         std::vector<std::uint64_t> next;
-        t.unlocked([&](TableCore& c) { c.links(k.as<std::uint64_t>(), n, &live, &flags, &next); });
-        return std::make_tuple(nb::bytes(reinterpret_cast<const char*>(live.data()), n), nb::bytes(reinterpret_cast<const char*>(flags.data()), n), nb::bytes(reinterpret_cast<const char*>(next.data()), n * sizeof(std::uint64_t)));
+        std::vector<std::uint32_t> steps;
+        t.unlocked([&](TableCore& c) { c.links(k.as<std::uint64_t>(), n, &live, &flags, &next, &steps); });
+        return std::make_tuple(nb::bytes(reinterpret_cast<const char*>(live.data()), n), nb::bytes(reinterpret_cast<const char*>(flags.data()), n), nb::bytes(reinterpret_cast<const char*>(next.data()), n * sizeof(std::uint64_t)),
+                               nb::bytes(reinterpret_cast<const char*>(steps.data()), steps.size() * sizeof(std::uint32_t)));
       }, "keys"_a, "n"_a)
       // (pin, first live row, end of live rows, generation, address of the block's bytes or 0 if they lie compressed, where the parts of its values begin)
       .def("pin_block", [](PyTable& t, std::uint32_t block) {

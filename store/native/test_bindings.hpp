@@ -63,7 +63,7 @@ void bind_tests(nb::module_& m) {
   m.def("failpoint_resume", &failpoint_resume);
   m.def("set_lock_timeout", [](double seconds) { set_lock_timeout(static_cast<std::uint64_t>(seconds * 1e9)); }, "seconds"_a);
   m.def("failpoint_arm", [](const std::string& name, const std::string& action, long nth) {
-    failpoint_arm(name, action == "kill" ? FailAction::kill : action == "stop" ? FailAction::stop : FailAction::pause, nth);
+    failpoint_arm(name, action == "kill" ? FailAction::kill : action == "stop" ? FailAction::stop : action == "fail" ? FailAction::fail : FailAction::pause, nth);
   }, "name"_a, "action"_a, "nth"_a);
 #endif
 }

@@ -1,38 +1,22 @@
-// Blocks of tables that may outgrow memory: which lie in host memory and which on disk, and how they move.
-//
-// A block goes to disk when frames run short: it is pinned, written and synced, without the lock; only then its place changes
-// and its frame comes free. So memory keeps what the disk has not confirmed. A block comes back when its rows are read much
-// more often than those of a block in memory; its bytes stay on disk, and to let go of it again costs nothing.
+// Blocks of tables that may outgrow memory: which lie in host memory and which on disk. How they move is in movers.cpp, what of
+// them is on disk in disk_blocks.cpp.
 #include "tier.hpp"
 
-#include <string.h>
+#include <errno.h>
 
 #include <algorithm>
 #include <functional>
-#include <optional>
 
-#include "cut.hpp"
 #include "disk_file.hpp"
 #include "error.hpp"
 #include "failpoints.hpp"
-#include "queue.hpp"
-#include "staging.hpp"
+#include "packed.hpp"
 #include "table.hpp"
 
 namespace conduit {
 namespace {
 
-constexpr std::size_t kMovesAtOnce = 8;             // blocks that are written before one sync
-constexpr std::uint32_t kMostFree = 64;             // frames kept free for writers
-#ifdef CONDUIT_FAILPOINTS
-constexpr std::uint64_t kLookEvery = 256;
-#else
-constexpr std::uint64_t kLookEvery = 8192;          // rows read from disk between two looks at heat
-#endif
-constexpr std::uint64_t kHotter = 32;               // rows by which chance alone may make a block look hot
-constexpr std::uint32_t kWishes = 4;
-
-bool hot(std::uint64_t heat, std::uint64_t mean) { return heat > 2 * mean + kHotter; }
+constexpr std::uint32_t kMostFree = 64;  // frames kept free for writers
 
 }  // namespace
 
@@ -172,293 +156,14 @@ std::uint32_t TableCore::keep_in_place(std::uint32_t block) {
   return process_->pin(index_, block);
 }
 
+void TableCore::fail_block(std::uint32_t block, int error) const {
+  if (error != EBADMSG) fail_disk();
+  fail(ErrorCode::disk, "block %u of table '%s' is damaged on disk, file %s: its bytes are not those that were written there. Rows elsewhere can be read", block, t_.name,
+       disk_->path().c_str());
+}
+
 void TableCore::fail_disk() const {
   fail(ErrorCode::disk, "rows of table '%s' cannot be reached on disk, file %s. What is in memory stays", t_.name, disk_->path().c_str());
-}
-
-std::shared_ptr<Staging> TableCore::copy_block(std::uint32_t block) const {
-  Target target;
-  std::byte* to = target.room(ragged_.span(block) * t_.block_bytes);
-  if (!on_disk(block)) memcpy(to, block_data(block), t_.block_bytes);
-  else if ((packed(block) ? unpack(block, to) : disk_->read(block, ragged_.span(block), to)) != 0) fail_disk();
-  return target.staging;
-}
-
-// The Arrow message of a block with so many rows, which stays in place, and whose body has so many bytes, in these buffers if it is compressed.
-std::vector<std::byte> TableCore::message_of(const BlockMessage& all, std::uint32_t block, std::uint32_t rows, std::uint64_t bytes, const std::vector<std::pair<std::uint64_t, std::uint64_t>>* buffers) const {
-  std::vector<std::byte> text = all.text;
-  std::vector<std::uint64_t> elements(ragged_.n());
-  reach_disk([&] {
-    for (std::uint32_t v = 0; v < ragged_.n(); ++v) elements[v] = static_cast<std::uint64_t>(RaggedBlocks::ends(block_data(block), ragged_.column(v))[rows]);
-  });
-  for (const BlockMessage::Number& number : all.numbers) {
-    const std::uint64_t value = number.what == BlockMessage::rows    ? rows
-                                : number.what == BlockMessage::bytes ? bytes
-                                : number.what == BlockMessage::start ? ragged_.starts(block)[number.column]
-                                : number.what == BlockMessage::offset ? (*buffers)[number.column].first
-                                : number.what == BlockMessage::length ? (*buffers)[number.column].second
-                                                                     : elements[number.column];
-    const std::uint64_t put = value * number.factor;
-    memcpy(text.data() + number.at, &put, sizeof put);
-  }
-  return text;
-}
-
-void TableCore::reserve_run(std::uint32_t block) const {
-  const int error = disk_->reserve(block, ragged_.span(block));
-  if (error == 0) return;
-  fail(ErrorCode::disk, "no room on disk for a row of table '%s' that is larger than a block and takes %u of them, file %s: %s. Nothing of it was appended; make room there "
-       "and append again", t_.name, ragged_.span(block), disk_->path().c_str(), strerror(error));
-}
-
-void TableCore::confirm_run(std::uint32_t block, std::uint32_t rows) const {
-  int error = disk_->write(block, plain_message(block, rows), nullptr);
-  if (error == 0) error = disk_->sync();
-  FAILPOINT(tier_confirmed);
-  if (error != 0) fail(ErrorCode::disk, "a row of table '%s' cannot be written to disk, file %s: %s. It was not appended", t_.name, disk_->path().c_str(), strerror(error));
-}
-
-// --- restore
-
-void TableCore::lay_out(const std::vector<SavedBlock>& blocks) {
-  if (!tiered()) return;
-  IndexLock lock(*this);
-  std::uint32_t room = t_.n_frames > t_.tier.least_free ? t_.n_frames - t_.tier.least_free : 1;
-  const auto place = [&](const SavedBlock& block, bool in_memory) {
-    if (block.birth == 0 || block.block >= t_.n_blocks || places_[block.block] != kNowhere) return;
-    if (in_memory) {
-      if (!take_frame(block.block)) fail(ErrorCode::memory, "table '%s' has more half-filled blocks than memory has room for, %u", t_.name, t_.n_frames);
-      room -= room > 0;
-    } else {
-      std::atomic_ref(places_[block.block]).store(kOnDisk, std::memory_order_release);
-    }
-  };
-  for (const SavedBlock& block : blocks) {
-    if (block.sealed == 0) place(block, true);  // new writers go on there
-  }
-  const auto where = [&](const SavedBlock& block) { place(block, room > 0 && block.block < t_.n_blocks && !born_on_disk(block.block)); };
-  if (queue_) std::for_each(blocks.begin(), blocks.end(), where);  // what is delivered next
-  else std::for_each(blocks.rbegin(), blocks.rend(), where);
-}
-
-Extent TableCore::extent(std::uint64_t offset, std::uint64_t bytes, std::uint64_t to, int data_fd) const {
-  if (!tiered()) return {offset, bytes, t_.data_offset + to, data_fd};
-  auto block = static_cast<std::uint32_t>(to / t_.block_bytes);
-  if (bytes == 0 || block >= t_.n_blocks) return {offset, 0, 0, data_fd};
-  while (block > 0 && places_[block] == kNowhere) --block;  // the first of a run, if it is one
-  const std::uint64_t within = to - block * t_.block_bytes, room = ragged_.span(block) * t_.block_bytes;
-  const std::uint32_t place = places_[block];
-  if (place == kNowhere || within > room || bytes > room - within) fail(ErrorCode::damaged, "rows of table '%s' lie in no block of it", t_.name);
-  if (place == kOnDisk) return {offset, bytes, disk_->body_at(block) + within, disk_->fd()};
-  return {offset, bytes, t_.data_offset + place * t_.block_bytes + within, data_fd};
-}
-
-void TableCore::laid_out(const std::vector<SavedBlock>& blocks) {
-  if (!tiered()) return;
-  int error = 0;
-  for (const SavedBlock& block : blocks) {
-    if (error != 0 || block.birth == 0 || block.block >= t_.n_blocks || block.count > t_.rows_per_block || !on_disk(block.block)) continue;
-    error = disk_->write(block.block, plain_message(block.block, block.count), nullptr);
-  }
-  if (error == 0) error = disk_->sync();
-  if (error != 0) fail(ErrorCode::disk, "file %s cannot be written: %s", disk_->path().c_str(), strerror(error));
-}
-
-// --- movers
-
-std::uint64_t TableCore::mean_heat() const {
-  std::uint64_t sum = 0, blocks = 0;
-  for (std::uint32_t f = 0; f < t_.n_frames; ++f) {
-    if (frames_[f].state != kFrameUsed) continue;
-    sum += std::atomic_ref(heat_[frames_[f].block]).load(std::memory_order_relaxed);
-    ++blocks;
-  }
-  return blocks == 0 ? 0 : sum / blocks;
-}
-
-// Blocks in memory that take no more rows, those first that should go first: oldest first, but hot ones last. Of a queue those that
-// are delivered last.
-std::vector<std::uint32_t> TableCore::demotable() const {
-  struct Candidate {
-    bool hot;
-    std::uint64_t order;
-    std::uint32_t block;
-  };
-  std::vector<Candidate> found;
-  const std::uint64_t mean = mean_heat();
-  for (std::uint32_t f = 0; f < t_.n_frames; ++f) {
-    if (frames_[f].state != kFrameUsed) continue;
-    const Block& block = blocks_[frames_[f].block];
-    const std::uint64_t pub = block.pub.load(std::memory_order_acquire);
-    if (block.state.load(std::memory_order_relaxed) != kOpen || (pub & (kSealed | kReleased)) != (kSealed | kReleased)) continue;
-    found.push_back({hot(std::atomic_ref(heat_[frames_[f].block]).load(std::memory_order_relaxed), mean), queue_ ? ~queue_->distance(frames_[f].block) : block.birth, frames_[f].block});
-  }
-  std::sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) { return a.hot != b.hot ? b.hot : a.order < b.order; });
-  std::vector<std::uint32_t> blocks;
-  for (const Candidate& c : found) blocks.push_back(c.block);
-  return blocks;
-}
-
-// None: this process has as many pins as it may.
-std::optional<std::uint32_t> TableCore::try_pin(std::uint32_t block) {
-  try {
-    return process_->pin(index_, block);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-// Numbers of the block are rewritten, under the lock: see Tier.
-void TableCore::note_rewritten(std::uint32_t block) {
-  const std::uint32_t place = places_[block];
-  if (place == kOnDisk) {
-    ++t_.tier.rewritten;
-  } else {
-    frames_[place].copied = 0;
-    frames_[place].rewritten = 1;
-  }
-}
-
-// Every kLookEvery rows from disk: do some blocks there earn a frame?
-void TableCore::look_at_heat() {
-  const std::uint64_t read = t_.tier.rows_from_disk.load(std::memory_order_relaxed);
-  if (read / kLookEvery == t_.tier.looked / kLookEvery) return;
-  t_.tier.looked = read;
-  const std::uint64_t mean = mean_heat();
-  std::uint32_t wish = 0;
-  for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
-    std::atomic_ref<std::uint32_t> heat(heat_[b]);
-    const std::uint32_t now = heat.load(std::memory_order_relaxed);
-    wish += on_disk(b) && !born_on_disk(b) && hot(now, mean);
-    if (now > 1) heat.store(now - now / 4, std::memory_order_relaxed);
-  }
-  t_.tier.wish = std::min(wish, kWishes);
-}
-
-// What is to be moved now, pinned or with its frame taken. Blocks whose bytes are on disk already are let go of at once.
-std::vector<TableCore::Move> TableCore::choose_moves() {
-  std::vector<Move> moves;
-  Tier& tier = t_.tier;
-  IndexLock lock(*this);
-  look_at_heat();
-  SpaceHolders holders;
-  std::vector<std::uint64_t> stalled;
-  if (tier.leaving_count > 0) reclaim(&holders, &stalled);
-  const std::uint32_t had = tier.free_count + tier.leaving_count;
-  const std::uint32_t wanted = tier.wanted.exchange(0, std::memory_order_acq_rel);
-  if (tier.error.load(std::memory_order_relaxed) != 0 && wanted == 0) return moves;  // the disk is tried again when a writer needs it
-  const std::uint32_t aim = std::max(tier.least_free + tier.wish, wanted);
-  std::uint32_t missing = had < aim ? aim - had : 0;
-  if (missing > 0) {
-    for (const std::uint32_t b : demotable()) {
-      if (missing == 0 || moves.size() == kMovesAtOnce) break;
-      std::uint32_t pid;
-      if (pinned(b, &pid)) continue;
-      const std::uint32_t f = places_[b];
-      --missing;
-      if (frames_[f].copied != 0) {
-        std::atomic_ref(places_[b]).store(frames_[f].copied, std::memory_order_release);
-        leave_frame(f);
-        tier.blocks_dropped.fetch_add(1, std::memory_order_relaxed);
-        continue;
-      }
-      const std::optional<std::uint32_t> pin = try_pin(b);
-      if (!pin) break;
-      frames_[f].rewritten = 0;
-      moves.push_back({b, f, *pin, blocks_[b].generation.load(std::memory_order_relaxed), 0, true, packs() ? kPacked : kOnDisk});
-      FAILPOINT(tier_chosen);
-    }
-  }
-  while (tier.wish > 0 && tier.free_count > tier.least_free && moves.size() < kMovesAtOnce) {
-    --tier.wish;
-    std::uint32_t best = kNoRow, most = 0;
-    for (std::uint32_t b = 0; b < t_.n_blocks; ++b) {
-      const std::uint32_t heat = std::atomic_ref(heat_[b]).load(std::memory_order_relaxed);
-      std::uint32_t pid;
-      const bool moving = std::any_of(moves.begin(), moves.end(), [&](const Move& m) { return m.block == b; });
-      if (on_disk(b) && !born_on_disk(b) && heat > most && !moving && blocks_[b].state.load(std::memory_order_relaxed) == kOpen && !pinned(b, &pid)) best = b, most = heat;
-    }
-    if (best == kNoRow) break;
-    const std::optional<std::uint32_t> pin = try_pin(best);
-    if (!pin) break;
-    const std::uint32_t f = tier.free;
-    tier.free = frames_[f].next;
-    --tier.free_count;
-    frames_[f] = {kFrameTaken, best, process_->slot(), process_->claim(), 0, kNoRow, 1, 0};
-    FAILPOINT(tier_taken);
-    moves.push_back({best, f, *pin, blocks_[best].generation.load(std::memory_order_relaxed), tier.rewritten, false, places_[best]});
-  }
-  return moves;
-}
-
-// 0 or errno. Blocks that are pinned keep their bytes.
-int TableCore::carry_out(const std::vector<Move>& moves) {
-  bool wrote = false;
-  for (const Move& move : moves) {
-    std::byte* frame = data_ + move.frame * t_.block_bytes;
-    const auto rows = static_cast<std::uint32_t>(blocks_[move.block].pub.load(std::memory_order_relaxed) & kCountMask);
-    const bool packing = move.on_disk == kPacked;
-    std::uint64_t bytes = t_.block_bytes;
-    const int error = !move.to_disk ? (packing ? unpack(move.block, frame) : disk_->read(move.block, 1, frame))
-                      : packing     ? write_packed(move.block, rows, frame, &bytes)
-                                    : disk_->write(move.block, plain_message(move.block, rows), frame);
-    if (error != 0) return error;
-    if (move.to_disk) t_.tier.bytes_written.fetch_add(bytes, std::memory_order_relaxed);
-    wrote |= move.to_disk;
-    FAILPOINT(tier_copied);
-  }
-  return wrote ? disk_->sync() : 0;
-}
-
-void TableCore::settle(const std::vector<Move>& moves, int error, std::uint64_t took_ns) {
-  Tier& tier = t_.tier;
-  const std::uint32_t forks = process_->forks();
-  try {
-    IndexLock lock(*this);
-    for (const Move& move : moves) {
-      process_->unpin(move.pin, forks);
-      const bool stays = blocks_[move.block].generation.load(std::memory_order_relaxed) == move.generation && blocks_[move.block].state.load(std::memory_order_relaxed) == kOpen;
-      if (!move.to_disk) {
-        if (error == 0 && stays && places_[move.block] == move.on_disk && tier.rewritten == move.rewritten) {
-          frames_[move.frame] = {kFrameUsed, move.block, 0, 0, 0, kNoRow, move.on_disk, 0};
-          std::atomic_ref(places_[move.block]).store(move.frame, std::memory_order_release);
-          tier.blocks_promoted.fetch_add(1, std::memory_order_relaxed);
-        } else {
-          free_frame(move.frame);
-        }
-      } else if (std::uint32_t pid; error == 0 && stays && places_[move.block] == move.frame && frames_[move.frame].rewritten == 0 && !pinned(move.block, &pid)) {
-        // Not of a block that somebody else has pinned since it was chosen: who holds a view has the frame's address.
-        std::atomic_ref(places_[move.block]).store(move.on_disk, std::memory_order_release);
-        FAILPOINT(tier_placed);
-        leave_frame(move.frame);
-        tier.blocks_written.fetch_add(1, std::memory_order_relaxed);
-      }
-    }
-    tier.error.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);
-    if (error != 0) tier.failures.fetch_add(1, std::memory_order_release);
-    tier.write_ns.fetch_add(took_ns, std::memory_order_relaxed);
-  } catch (const Error&) {  // somebody is stopped with the lock: the blocks stay where they are
-    for (const Move& move : moves) process_->unpin(move.pin, forks);
-    throw;
-  }
-  announce(t_.space_waiting, t_.space_signal);
-}
-
-TableCore::Moves TableCore::move_blocks(std::uint64_t timeout_ns) {
-  process_->check();
-  Tier& tier = t_.tier;
-  const std::uint32_t signal = tier.work_signal.load(std::memory_order_seq_cst);
-  tier.work_waiting.store(1, std::memory_order_seq_cst);
-  const std::vector<Move> moves = choose_moves();
-  if (moves.empty()) {
-    announce(t_.space_waiting, t_.space_signal);  // blocks may have been let go of
-    futex_wait(&tier.work_signal, signal, timeout_ns);
-    return Moves::idle;
-  }
-  const std::uint64_t began = now_ns();
-  const int error = carry_out(moves);
-  settle(moves, error, now_ns() - began);
-  return error == 0 ? Moves::moved : Moves::failed;
 }
 
 TierInfo TableCore::tier_info() {
@@ -477,6 +182,7 @@ TierInfo TableCore::tier_info() {
   info.bytes_written = tier.bytes_written.load();
   info.write_ns = tier.write_ns.load();
   info.failures = tier.failures.load();
+  info.losses = tier.losses.load();
   info.error = tier.error.load();
   return info;
 }

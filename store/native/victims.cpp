@@ -79,4 +79,12 @@ bool VictimTree::consistent() const {
   return true;
 }
 
+VictimTree victims_of(const Segments& segments, const Table& t) {
+  if (t.victim_levels == 0) return {};
+  Victim* levels[kTreeLevels];
+  for (std::uint32_t k = 0; k < t.victim_levels; ++k) levels[k] = segments.control_at<Victim>(t.victim_offset[k]);
+  return {segments.control_at<Block>(t.blocks_offset), segments.control_at<float>(t.views[t.remover_view].raw_offset), t.n_blocks, levels, t.victim_size,
+          t.victim_levels};
+}
+
 }  // namespace conduit

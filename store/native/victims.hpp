@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "layout.hpp"
+#include "process.hpp"
 
 namespace conduit {
 
@@ -34,5 +35,8 @@ class VictimTree {
   std::uint64_t size_[kTreeLevels] = {};
   std::uint32_t levels_ = 0;
 };
+
+// A table's; unused where its rows leave otherwise.
+VictimTree victims_of(const Segments& segments, const Table& t);
 
 }  // namespace conduit

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::uint64_t kTellEvery = 256;  // appends of single rows between two additions to the table's counters
 
+std::uint32_t step_of(const Rows& rows, std::uint32_t i) { return rows.steps != nullptr ? rows.steps[i] : 0; }
+
 }  // namespace
 
 Writer::Writer(std::shared_ptr<TableCore> table, std::uint32_t chains)
@@ -340,7 +342,7 @@ void Writer::keep_tails(const Rows& rows, std::uint32_t from, const Placed& piec
   for (std::uint32_t i = 0; i < piece.n; ++i) {
     const std::uint8_t flags = rows.flags != nullptr ? rows.flags[from + i] : std::uint8_t{0};
     const std::uint32_t chain = rows.chains != nullptr ? static_cast<std::uint32_t>(rows.chains[from + i]) : 0;
-    if (!numbers_.empty()) numbers_[chain] = tails_[chain] == kNoKey ? 1 : numbers_[chain] + 1;
+    if (!numbers_.empty()) numbers_[chain] = tails_[chain] == kNoKey ? step_of(rows, from + i) + 1 : numbers_[chain] + 1;
     tails_[chain] = (flags & kFinal) != 0 ? kNoKey : table_->key_of(base + i);
   }
 }
@@ -392,11 +394,11 @@ void Writer::write_rows(const Rows& rows, std::uint32_t from, const Placed& piec
   for (std::uint32_t i = 0; i < n; ++i) {
     const std::uint32_t slot = base + i;
     const std::uint8_t given = rows.flags != nullptr ? rows.flags[from + i] : std::uint8_t{0};
-    std::uint8_t flags = given & (kEnd | kFinal | kAmid);
+    std::uint8_t flags = given & (kEnd | kFinal);
     if (t.uses_ != nullptr) std::atomic_ref(t.uses_[slot]).store(0, std::memory_order_relaxed);
     if (links) {
       std::atomic_ref(t.next_[slot]).store(kNoRow, std::memory_order_relaxed);
-      flags = advance_chain(rows.chains != nullptr ? static_cast<std::uint32_t>(rows.chains[from + i]) : 0, slot, flags);
+      flags = advance_chain(rows.chains != nullptr ? static_cast<std::uint32_t>(rows.chains[from + i]) : 0, slot, flags, step_of(rows, from + i));
     }
     flags &= kWritten;
     std::atomic_ref(t.flags_[slot]).store(flags, std::memory_order_relaxed);
@@ -411,8 +413,8 @@ void Writer::write_rows(const Rows& rows, std::uint32_t from, const Placed& piec
   }
 }
 
-// Links the row to the last one of its chain; returns its flags, with kFirst where it begins an episode.
-std::uint8_t Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags) {
+// Links the row to the last one of its chain; returns its flags, with kFirst where it begins an episode. `step`: as of Rows::steps.
+std::uint8_t Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags, std::uint32_t step) {
   TableCore& t = *table_;
   std::uint32_t previous = kNoRow;
   const std::uint64_t tail = tails_[chain];
@@ -425,10 +427,10 @@ std::uint8_t Writer::advance_chain(std::uint32_t chain, std::uint32_t slot, std:
   std::atomic_ref(t.prev_[slot]).store(previous, std::memory_order_relaxed);
   tails_[chain] = (flags & kFinal) != 0 ? kNoKey : t.key_of(slot);
   if (!numbers_.empty()) {
-    if (tail == kNoKey) numbers_[chain] = (flags & kAmid) != 0 ? 1 : 0;  // how many came before is not known, but that some did
+    if (tail == kNoKey) numbers_[chain] = step;
     std::atomic_ref(t.steps_[slot]).store(numbers_[chain]++, std::memory_order_relaxed);
   }
-  return tail == kNoKey && (flags & kAmid) == 0 ? flags | kFirst : flags;
+  return tail == kNoKey && step == 0 ? flags | kFirst : flags;
 }
 
 void Writer::wait_space(std::uint64_t timeout_ns) {

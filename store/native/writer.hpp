@@ -11,19 +11,18 @@
 
 namespace conduit {
 
-// Of a row that is given, and stored nowhere: it is not its episode's first, though the chain has none before it. What came before is not
-// known here: windows that need it do not fit, as where it was evicted.
-inline constexpr std::uint8_t kAmid = 16;
-
 // Rows as they come in. Column pointers are to `n` contiguous rows; a null pointer leaves zeros.
 struct Rows {
   std::uint32_t n = 0;
   const std::byte* const* columns = nullptr;
   Cells cells = nullptr;                      // of columns whose rows vary in length; null where the table has none
-  const std::uint8_t* flags = nullptr;        // kTerminated | kTruncated | kFinal | kAmid; null = none
+  const std::uint8_t* flags = nullptr;        // kTerminated | kTruncated | kFinal; null = none
   const float* priorities = nullptr;          // null = the default of each row
   const std::int32_t* chains = nullptr;       // which of the writer's chains (environments) each row continues; null = 0
   bool whole = false;                         // all rows or none, where they fit in two blocks
+  // The row's number in its episode, where its chain has none before it; null = 0. Above 0 there were others before, which are not here: windows
+  // that need them do not fit, as where they were evicted. Of rows that continue a chain it is not looked at.
+  const std::uint32_t* steps = nullptr;
 };
 
 class Writer {
@@ -105,7 +104,7 @@ class Writer {
   bool publish_together(const Placed* pieces, std::uint32_t n);
   void keep_tails(const Rows& rows, std::uint32_t from, const Placed& piece);
   void write_rows(const Rows& rows, std::uint32_t from, const Placed& piece);
-  std::uint8_t advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags);
+  std::uint8_t advance_chain(std::uint32_t chain, std::uint32_t slot, std::uint8_t flags, std::uint32_t step);
 
   std::shared_ptr<TableCore> table_;
   std::uint32_t forks_;

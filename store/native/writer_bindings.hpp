@@ -134,7 +134,7 @@ class PyWriter : public Handle<Writer> {
         cells[c] = rows.cells == nullptr || rows.cells[c] == nullptr ? nullptr : rows.cells[c] + done;
       }
       rest = {rows.n - done, columns.data(), rows.cells == nullptr ? nullptr : cells.data(), rows.flags ? rows.flags + done : nullptr, rows.priorities ? rows.priorities + done : nullptr,
-              rows.chains ? rows.chains + done : nullptr, rows.whole};
+              rows.chains ? rows.chains + done : nullptr, rows.whole, rows.steps ? rows.steps + done : nullptr};
     }
   }
 
@@ -172,7 +172,7 @@ class PyWriter : public Handle<Writer> {
   }
 
   // Rows given as one contiguous buffer (or None) a column. Returns how many were appended before the timeout.
-  std::uint32_t append_rows(std::uint32_t n, nb::list columns, nb::object flags, nb::object priorities, nb::object chains, std::optional<double> timeout, bool whole) {
+  std::uint32_t append_rows(std::uint32_t n, nb::list columns, nb::object flags, nb::object priorities, nb::object chains, nb::object steps, std::optional<double> timeout, bool whole) {
     const auto held_writer = checked();
     Writer& writer = *held_writer;
     const Table& t = writer.table().shared();
@@ -200,7 +200,8 @@ class PyWriter : public Handle<Writer> {
     };
     Rows rows{n, at.data(), cells.data(), static_cast<const std::uint8_t*>(optional(flags, n, "flags")),
               static_cast<const float*>(optional(priorities, n * sizeof(float), "priorities")),
-              static_cast<const std::int32_t*>(optional(chains, n * sizeof(std::int32_t), "chains")), whole};
+              static_cast<const std::int32_t*>(optional(chains, n * sizeof(std::int32_t), "chains")), whole,
+              static_cast<const std::uint32_t*>(optional(steps, n * sizeof(std::uint32_t), "steps"))};
     for (std::uint32_t i = 0; rows.chains != nullptr && i < n; ++i) {
       if (rows.chains[i] < 0 || static_cast<std::size_t>(rows.chains[i]) >= writer.chains()) fail(ErrorCode::config, "chain %d of %zu", rows.chains[i], writer.chains());
     }
@@ -236,7 +237,7 @@ void bind_writer(nb::module_& m) {
            }, "table"_a, "chains"_a, "columns"_a, "numbers"_a, "terminated"_a, "truncated"_a)
       .def("append_row", &PyWriter::append_row, "row"_a, "priority"_a.none(), "timeout"_a.none())
       .def("append_columns", &PyWriter::append_columns, "columns"_a, "priorities"_a.none(), "timeout"_a.none())
-      .def("append_rows", &PyWriter::append_rows, "n"_a, "columns"_a, "flags"_a.none(), "priorities"_a.none(), "chains"_a.none(), "timeout"_a.none(), "whole"_a)
+      .def("append_rows", &PyWriter::append_rows, "n"_a, "columns"_a, "flags"_a.none(), "priorities"_a.none(), "chains"_a.none(), "steps"_a.none(), "timeout"_a.none(), "whole"_a)
       .def_rw("ended", &PyWriter::ended)
       .def("chain_open", [](PyWriter& w, std::uint32_t chain) { return w.checked()->chain_open(chain); }, "chain"_a)
       // The chain's next row begins an episode: the one before ends where it is, as if the writer had closed.

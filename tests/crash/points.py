@@ -92,7 +92,7 @@ QUEUE_ROLES_AT: dict[str, tuple[str, ...]] = {
 }
 
 # Passed by who moves blocks between memory and disk (test_tier_kills.py).
-TIER_POINTS = ("tier_given", "tier_chosen", "tier_taken", "tier_copied", "tier_placed")
+TIER_POINTS = ("tier_given", "tier_chosen", "tier_taken", "tier_copied", "tier_sync", "tier_placed")
 # Passed by who appends a row that is larger than a block to a table with a disk (there too).
 RUN_POINTS = ("tier_confirmed",)
 
@@ -106,7 +106,7 @@ LOCK_FREE = frozenset(
         *("gather_measure", "pin_released", "wait_rows", "wait_space", "wait_limiter", "draw_undone"),
         *("limiter_delivered", "limiter_returned", "cut_copying", "cut_released"),
         *("announce_begin", "announce_cleared", "announce_signalled"),
-        *("queue_written", "lease_copied", "ack_left", "tier_copied", "tier_confirmed"),
+        *("queue_written", "lease_copied", "ack_left", "tier_copied", "tier_sync", "tier_confirmed"),
     )
 )
 

@@ -284,9 +284,6 @@ def test_tables_that_cannot_be() -> None:
     with fresh_store() as store:
         with pytest.raises(ConfigError, match="mean_length"):
             store.create_table("t", Schema((Column("tokens", "int32", (None,)),)), 10)
-        goals = windows.Hindsight("numpy:maximum", goal="obs", achieved="obs")
-        with pytest.raises(ConfigError, match="its goals vary in length"):
-            store.create_table("t", steps, 10, window=goals)
         with pytest.raises(ConfigError, match="column tokens has places"):
             store.create_table("t", Schema((Column("tokens", "int32", (None,), mean_length=3, places=2),)), 10)
         with pytest.raises(ConfigError, match=r"removers\.Fifo"):
