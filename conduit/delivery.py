@@ -6,7 +6,7 @@ import operator
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -192,6 +192,22 @@ class Demand:
     tokens: str = _TOKENS
 
 
+class Lack(NamedTuple):
+    """Why there is no batch, and what there is of the demand."""
+
+    status: int
+    waiting: int  # rows
+    leased: int
+    complete: int  # groups
+    key: int  # of the row that is too large
+    tokens: int
+
+    @property
+    def may_come(self) -> bool:
+        """Whether only rows are missing: there may be some later."""
+        return self.status == _TOO_FEW
+
+
 class Consumer:
     """One consumer group of a queue, as one process sees it. Safe in any thread."""
 
@@ -199,6 +215,7 @@ class Consumer:
         self, core: native.Table, spec: TableSpec, name: str, index: int, categories: Mapping[str, Categories]
     ) -> None:
         self._native = native.Consumer(core, index)
+        self._table, self._index = core, index
         self._spec = spec
         self._name = name
         self._groups: dict[tuple[str, int], native.Groups] = {}
@@ -257,6 +274,13 @@ class Consumer:
 
     def take(self, demand: Demand, timeout: float | None, *, partial: int = NEVER) -> QueueBatch:
         """Return the next batch of a checked demand; see `Queue.sample`. `partial`: when fewer rows will do."""
+        found = self.attempt(demand, timeout, partial=partial)
+        if isinstance(found, Lack):
+            raise self.refusal(found, demand, timeout)
+        return found
+
+    def attempt(self, demand: Demand, timeout: float | None, *, partial: int = NEVER) -> QueueBatch | Lack:
+        """As `take`; what there is instead where there is no batch."""
         groups = None if demand.group_by is None else self.groups(demand.group_by, demand.group_size)
         column, width, signed = 0, 0, False
         if demand.max_tokens is not None:
@@ -264,45 +288,41 @@ class Consumer:
             counted = self._spec.schema.columns[column]
             width, signed = counted.row_bytes, counted.dtype.kind == "i"
         assert demand.rows is not None
-        status, staging, delivery, n, waiting, leased, complete, key, tokens = self._native.take(
+        status, staging, delivery, n, *lack = self._native.take(
             demand.rows, groups, demand.max_tokens or 0, column, width, signed, partial, timeout
         )
         if staging is None:
-            raise self._refusal(status, demand, timeout, waiting, leased, complete, key, tokens)
+            return Lack(status, *lack)
         return QueueBatch(staging, self.format(n), delivery, demand.group_size or 1)
 
-    def _refusal(
-        self,
-        status: int,
-        demand: Demand,
-        timeout: float | None,
-        waiting: int,
-        leased: int,
-        complete: int,
-        key: int,
-        tokens: int,
-    ) -> ConduitError:
+    def refusal(self, lack: Lack, demand: Demand, timeout: float | None) -> ConduitError:
+        """Return the error that says so."""
         queue = f"queue {self._spec.name!r}"
-        if status == _TOO_LARGE:
+        if lack.status == _TOO_LARGE:
             what = "the row" if demand.group_size is None else f"the group of {demand.group_size} rows that begins"
             return CapacityError(
-                f"{what} with key {key} of {queue} has {tokens:,} tokens, max_tokens is {demand.max_tokens:,}: "
-                "nothing was delivered. Raise max_tokens, or give such rows up with queue.drop"
+                f"{what} with key {lack.key} of {queue} has {lack.tokens:,} tokens, max_tokens is "
+                f"{demand.max_tokens:,}: nothing was delivered. Raise max_tokens, or give such rows up with queue.drop"
             )
-        if status == _ENDED:
-            rest = f"; {waiting} rows of incomplete groups are left" if waiting else ""
+        if lack.status == _ENDED:
+            rest = f"; {lack.waiting} rows of incomplete groups are left" if lack.waiting else ""
             return QueueEnded(f"{queue} has ended and consumer {self._name!r} has had every row{rest}")
-        assert status == _TOO_FEW
+        assert lack.status == _TOO_FEW
         wanted = f"{demand.rows} rows"
         if demand.group_size is not None:
-            wanted += f" in groups of {demand.group_size} by {demand.group_by!r} ({complete} groups are complete)"
+            wanted += f" in groups of {demand.group_size} by {demand.group_by!r} ({lack.complete} groups are complete)"
         if demand.max_tokens is not None:
             wanted = f"{demand.max_tokens:,} tokens or {wanted}"
         return SampleTimeout(
-            f"{queue} has not {wanted} for consumer {self._name!r} after {timeout} s: {waiting} rows wait, "
-            f"{leased} are out with others. Check that producers run and batches are acknowledged, or ask for fewer "
-            "(partial=True)"
+            f"{queue} has not {wanted} for consumer {self._name!r} after {timeout} s: {lack.waiting} rows wait, "
+            f"{lack.leased} are out with others. Check that producers run and batches are acknowledged, or ask for "
+            "fewer (partial=True)"
         )
+
+    def standing(self) -> tuple[int, int]:
+        """Rows that wait, and rows that are out."""
+        waiting, leased, *_ = self._table.queue_info()["groups"][self._index]
+        return waiting, leased
 
     def nothing(self) -> QueueBatch:
         """Return a batch of no rows."""

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from conduit.closing import Closing
-from conduit.delivery import DeviceQueueBatch, QueueBatch
+from conduit.delivery import DeviceQueueBatch, Lack, QueueBatch
 from conduit.devices import Device, open_device
 from conduit.values import seconds
-from conduit_store.errors import ConduitError, ForkedHandle, QueueEnded, SampleTimeout, StoreClosed
+from conduit_store.errors import ConduitError, ForkedHandle, QueueEnded, StoreClosed
 
 if TYPE_CHECKING:
     from conduit.delivery import Consumer, Demand
@@ -110,6 +110,8 @@ class _Ahead:
         self._changed = threading.Condition()
         self._ready: deque[_Leased] = deque()
         self._error: BaseException | None = None
+        self._lack: Lack | None = None  # what the thread found when it looked last, and waits for more; None: it looks
+        self._flushed = 0  # how often what is ready was given back
         self._stop = False
         self._thread: threading.Thread | None = None
 
@@ -122,24 +124,23 @@ class _Ahead:
         while True:
             self._check()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if self._depth == 0:
-                return self._handed(self._taken(left))
-            if (batch := self._prepared(left)) is None:
-                # says what is missing; there may be a batch by now
-                return self._handed(self._taken(0.0))
-            if batch._renew():
-                return self._handed(batch)
+            found = self._taken(left) if self._depth == 0 else self._prepared(left)
+            if isinstance(found, Lack):
+                raise self._taker.refusal(found, self._demand, timeout)
+            if self._depth == 0 or found._renew():
+                return self._handed(found)
             # It ran out, or its rows are of an old policy. Those behind it come after what it gave back.
             with self._changed:
                 for other in self._ready:
                     other.release()
                 self._ready.clear()
+                self._lack, self._flushed = None, self._flushed + 1
                 self._changed.notify_all()
 
-    def _taken(self, timeout: float | None) -> _Leased:
+    def _taken(self, timeout: float | None) -> _Leased | Lack:
         """Lease a batch, and begin to copy it to the device."""
-        batch = self._taker.take(self._demand, timeout)
-        if self._device is None:
+        batch = self._taker.attempt(self._demand, timeout)
+        if self._device is None or isinstance(batch, Lack):
             return batch
         try:
             with self._copying:
@@ -160,12 +161,16 @@ class _Ahead:
         if self._stop:
             raise StoreClosed("this loader is closed: call queue.loader() for a new one")
 
-    def _prepared(self, left: float | None) -> _Leased | None:
+    def _prepared(self, left: float | None) -> _Leased | Lack:
+        """The next batch of the thread. Who leased beside it could get younger rows than it has in hand."""
         with self._changed:
             if self._thread is None:  # lazily: nothing is leased before the first call
                 self._thread = threading.Thread(target=self._work, name="conduit-queue-loader", daemon=True)
                 self._thread.start()
-            self._changed.wait_for(lambda: self._ready or self._error is not None or self._stop, left)
+            if not self._changed.wait_for(self._told, left):  # then until the thread has looked, which waits for nobody
+                if self._lack is not None and (self._lack.waiting, self._lack.leased) != self._taker.standing():
+                    self._lack = None  # it is about to look again, or has a batch in hand
+                self._changed.wait_for(lambda: self._told() or self._lack is not None)
             if self._stop:
                 self._attachment.check()  # the store's end says more
                 raise StoreClosed("this loader is closed: call queue.loader() for a new one")
@@ -173,12 +178,16 @@ class _Ahead:
                 batch = self._ready.popleft()
                 self._changed.notify_all()
                 return batch
-            error = self._error
-        if error is not None:
-            if not isinstance(error, QueueEnded):  # another call may fare better: a row too large may have been dropped
-                self._restart()
-            raise error
-        return None
+            error, lack = self._error, self._lack
+        if error is None:
+            assert lack is not None
+            return lack
+        if not isinstance(error, QueueEnded):  # another call may fare better: a row too large may have been dropped
+            self._restart()
+        raise error
+
+    def _told(self) -> bool:
+        return bool(self._ready) or self._error is not None or self._stop
 
     def _restart(self) -> None:
         with self._changed:
@@ -192,22 +201,26 @@ class _Ahead:
                 self._changed.wait_for(lambda: self._stop or len(self._ready) < self._depth)
                 if self._stop:
                     return
+                flushed, slice_s = self._flushed, 0.0 if self._lack is None else _SLICE_S
             try:
-                batch = self._taken(_SLICE_S)
-            except SampleTimeout:
-                continue
+                found = self._taken(slice_s)
+                if isinstance(found, Lack) and not found.may_come:
+                    raise self._taker.refusal(found, self._demand, slice_s)
             except BaseException as error:
                 with self._changed:
-                    self._error = error
+                    self._error, self._lack = error, None
                     self._changed.notify_all()
                 return
             with self._changed:
-                if self._stop:
-                    _give_back(batch)
-                    return
-                self._ready.append(batch)
+                if isinstance(found, Lack):
+                    self._lack = found
+                elif self._stop or flushed != self._flushed:  # older rows wait again
+                    _give_back(found)
+                else:
+                    self._lack = None
+                    self._ready.append(found)
                 self._changed.notify_all()
-            del batch
+            del found
 
     def close(self) -> None:
         if self._pid != os.getpid():

@@ -1,240 +1,167 @@
-"""A queue beside a plain model of it: appends, deliveries, acknowledgements, returns, versions, consumer groups."""
+"""A queue beside the model of `queue_model.py`: appends, deliveries, acknowledgements, returns, versions, restores."""
 
 from __future__ import annotations
 
-import itertools
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
 
-from conduit import AppendTimeout, LeaseExpired, QueueBatch, SampleTimeout, StalePolicy
-from tests.store_support import fresh_store, schema
-
-CONSUMERS = ("a", "b")
-SCHEMA = schema(x="i8", value="i4")
-GROUP = 3
+from conduit import ConduitError, LeaseExpired, StaleKey, Store
+from conduit.checkpoints import Changes
+from tests.property.queue_machine import GROUP, QueueInAndOut, consumers
+from tests.property.queue_model import CONSUMERS
 
 
-@dataclass
-class Row:
-    """A row, and who has acknowledged it. `place`: its block and its place there, which deliveries are ordered by."""
+class QueueMachine(QueueInAndOut):
+    """What becomes of what was delivered, and of the whole queue."""
 
-    x: int
-    value: int
-    version: int
-    place: tuple[int, int]
-    done: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(CONSUMERS, False))
+    # ---- what becomes of them
 
-
-@dataclass
-class Out:
-    """A delivery that is out."""
-
-    batch: QueueBatch
-    consumer: str
-    rows: list[Row]
-    lost: bool = False
-
-
-class QueueMachine(RuleBasedStateMachine):
-    """Two writers, of one thread; every delivery, also a group's, must be the one that the model gives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stack = ExitStack()
-        self.serial = itertools.count()
-        self.rows: list[Row] = []  # in the order of their publication
-        self.out: list[Out] = []
-        self.version = 0
-        self.grouped: set[str] = set()  # consumers that have asked for groups: their rows leave by whole groups
-        self.stale: dict[str, int] = dict.fromkeys(CONSUMERS, 0)
-
-    @initialize(max_size=st.integers(GROUP, 40), staleness=st.integers(0, 2))
-    def create(self, max_size: int, staleness: int) -> None:
-        store = self.stack.enter_context(fresh_store(max_processes=2))
-        self.max_size, self.staleness = max_size, staleness
-        # blocks enough that whole rows, not blocks, are what runs short
-        self.queue = store.create_queue(
-            "q", SCHEMA, max_size, consumers=CONSUMERS, max_staleness=staleness, max_writers=60
-        )
-        self.capacity = self.queue.spec.block_layout().rows
-        self.blocks = itertools.count()
-        self.open: list[list[int]] = [[-1, 0], [-1, 0]]  # of each writer: block, rows in it
-        self.writers = [self.queue.writer(timeout=0.0), None]  # the other is the queue's extend
-
-    def teardown(self) -> None:
-        self.out.clear()
-        self.stack.close()
-
-    # ---- the model
-
-    def live(self) -> list[Row]:
-        return [row for row in self.rows if not all(row.done.values())]
-
-    def waiting(self, consumer: str) -> list[Row]:
-        """By place: the order of delivery."""
-        away = {row.x for out in self.out if out.consumer == consumer and not out.lost for row in out.rows}
-        found = [row for row in self.rows if not row.done[consumer] and row.x not in away]
-        return sorted(found, key=lambda row: row.place)
-
-    def too_old(self, row: Row) -> bool:
-        return row.version < self.version - self.staleness
-
-    def drop_stale(self, consumer: str) -> None:
-        for row in self.waiting(consumer):
-            if self.too_old(row):
-                row.done[consumer] = True
-                self.stale[consumer] += 1
-
-    def groups(self, consumer: str) -> list[list[Row]]:
-        """Complete groups, in the order of their completion; those that are too old are dropped on the way."""
-        partial: dict[int, list[Row]] = {}
-        ready: list[list[Row]] = []
-        waiting = {row.x for row in self.waiting(consumer)}
-        for row in [row for row in self.rows if row.x in waiting]:
-            members = partial.setdefault(row.value, [])
-            members.append(row)
-            if len(members) == GROUP:
-                ready.append(partial.pop(row.value))
-        return ready
-
-    # ---- operations
-
-    @rule(writer=st.integers(0, 1), values=st.lists(st.integers(0, 3), min_size=1, max_size=12), age=st.integers(0, 3))
-    def append(self, writer: int, values: list[int], age: int) -> None:
-        values = values[:1] if writer == 0 else values[: self.max_size]
-        version, n = self.version - age, len(values)
-        xs = [next(self.serial) for _ in values]
-        columns = {"x": np.array(xs), "value": np.array(values, np.int32), "policy_version": np.full(n, version)}
-
-        def act() -> None:
-            if writer == 0:
-                self.writers[0].append(**{name: column[0] for name, column in columns.items()})  # type: ignore[union-attr]
-            else:
-                self.queue.extend(columns, timeout=0.0)
-
-        if age > self.staleness:
-            with pytest.raises(StalePolicy):
-                act()
-            return
-        if len(self.live()) + n > self.max_size:  # what nobody will be given makes room
-            for consumer in CONSUMERS:
-                if consumer not in self.grouped:
-                    self.drop_stale(consumer)
-        if len(self.live()) + n > self.max_size:
-            with pytest.raises(AppendTimeout):
-                act()
-        else:
-            act()
-            at = self.open[writer]
-            for x, value in zip(xs, values, strict=True):
-                if at[0] < 0 or at[1] == self.capacity:
-                    at[:] = [next(self.blocks), 0]
-                self.rows.append(Row(x, value, version, (at[0], at[1])))
-                at[1] += 1
-
-    @rule(consumer=st.sampled_from(CONSUMERS), n=st.integers(1, 12), partial=st.booleans())
-    def take(self, consumer: str, n: int, partial: bool) -> None:
-        n = min(n, self.max_size)
-        self.drop_stale(consumer)
-        rows = self.waiting(consumer)[:n]
-        if not rows or (len(rows) < n and not partial):
-            with pytest.raises(SampleTimeout):
-                self.queue.sample(n, consumer=consumer, partial=partial, timeout=0.0)
-            return
-        self.receive(self.queue.sample(n, consumer=consumer, partial=partial, timeout=0.0), consumer, rows)
-
-    @rule(consumer=st.sampled_from(CONSUMERS))
-    def take_group(self, consumer: str) -> None:
-        self.grouped.add(consumer)
-        ready = self.groups(consumer)
-        while ready and any(map(self.too_old, ready[0])):
-            for row in ready.pop(0):
-                row.done[consumer] = True
-                self.stale[consumer] += 1
-        options: Any = {"consumer": consumer, "group_by": "value", "group_size": GROUP, "timeout": 0.0}
-        if not ready:
-            with pytest.raises(SampleTimeout):
-                self.queue.sample(GROUP, **options)
-            return
-        self.receive(self.queue.sample(GROUP, **options), consumer, ready[0])
-
-    def receive(self, batch: QueueBatch, consumer: str, rows: list[Row]) -> None:
-        assert batch["x"].tolist() == [row.x for row in rows]
-        assert batch["value"].tolist() == [row.value for row in rows]
-        assert batch["policy_version"].tolist() == [row.version for row in rows]
-        self.out.append(Out(batch, consumer, rows))
-
-    @precondition(lambda self: self.out)
-    @rule(which=st.integers(0, 99), data=st.data())
-    def acknowledge(self, which: int, data: st.DataObject) -> None:
-        out = self.out[which % len(self.out)]
-        n = len(out.rows)
-        some = data.draw(st.none() | st.sets(st.integers(0, n - 1), min_size=1))
-        chosen = range(n) if some is None else sorted(some)
-        left = [int(key) for key in out.batch.keys]
-        keys_of = {row.x: key for row, key in zip(self.delivered(out), left, strict=True)}
-        keys = None if some is None else np.array([keys_of[out.rows[i].x] for i in chosen], np.uint64)
+    @precondition(lambda self: hasattr(self, "model") and self.model.out)
+    @rule(which=st.integers(0, 99), data=st.data(), foreign=st.booleans())
+    def acknowledge(self, which: int, data: st.DataObject, foreign: bool) -> None:
+        """Some rows or all. A key that is none of the batch's, or was acknowledged before, undoes nothing."""
+        out = self.model.out[which % len(self.model.out)]
+        some = data.draw(st.none() | st.sets(st.integers(0, len(out.left) - 1), min_size=1))
+        chosen = out.left if some is None else [out.left[i] for i in sorted(some)]
+        keys = None if some is None else [self.keys[row.x] for row in chosen]
         if out.lost:
             with pytest.raises(LeaseExpired):
                 out.batch.ack(keys)
-            self.out.remove(out)
+            self.model.out.remove(out)
             return
-        assert out.batch.ack(keys) == len(chosen)
-        for i in chosen:
-            out.rows[i].done[out.consumer] = True
-        out.rows = [row for i, row in enumerate(out.rows) if i not in chosen]
-        if not out.rows:
-            self.out.remove(out)
+        others = [key for x, key in self.keys.items() if x not in {row.x for row in out.left}]
+        if keys is not None and foreign and others:
+            with pytest.raises(StaleKey):
+                out.batch.ack([*keys, data.draw(st.sampled_from(others))])
+            return
+        assert out.batch.ack(None if keys is None else keys + keys[:1]) == len(chosen)  # a key twice is one row
+        self.model.acknowledged(out, chosen)
 
-    def delivered(self, out: Out) -> list[Row]:
-        by_x = {row.x: row for row in self.rows}
-        return [by_x[x] for x in out.batch["x"].tolist()]
+    @precondition(lambda self: hasattr(self, "model") and self.model.out)
+    @rule(which=st.integers(0, 99), silently=st.booleans())
+    def release(self, which: int, silently: bool) -> None:
+        out = self.model.out[which % len(self.model.out)]
+        if silently:
+            self.model.comes_back(out)
+            self.model.out.remove(out)
+            out.batch = None  # the last reference
+        else:
+            self._release(out)
 
-    @precondition(lambda self: self.out)
-    @rule(which=st.integers(0, 99))
-    def release(self, which: int) -> None:
-        out = self.out.pop(which % len(self.out))
-        out.batch.release()
+    @rule(consumer=consumers, data=st.data())
+    def drop(self, consumer: str, data: st.DataObject) -> None:
+        """Rows that are out with this group, done or gone are skipped."""
+        if not self.keys:
+            return
+        xs = data.draw(st.sets(st.sampled_from(sorted(self.keys)), min_size=1, max_size=6))
+        rows = [row for row in self.model.waiting(consumer) if row.x in xs]
+        assert self.queue.drop([self.keys[x] for x in xs], consumer=consumer) == len(rows)
+        self.model.finish(consumer, rows, "dropped_rows")
+
+    @rule(consumer=consumers)
+    def drop_incomplete(self, consumer: str) -> None:
+        _, partial = self.model.groups(consumer)
+        found = self.queue.incomplete("value", group_size=GROUP, consumer=consumer)
+        oldest = sorted(partial, key=lambda value: (partial[value][0].since, value))
+        assert [(value, n) for value, n, _ in found] == [(value, len(partial[value])) for value in oldest]
+        rows = [row for rows in partial.values() for row in rows]
+        assert self.queue.drop_incomplete("value", group_size=GROUP, older_than=1e6, consumer=consumer) == 0
+        assert self.queue.drop_incomplete("value", group_size=GROUP, consumer=consumer) == len(rows)
+        self.model.finish(consumer, rows, "dropped_rows")
+
+    @rule(data=st.data(), score=st.floats(-9, 9))
+    def update(self, data: st.DataObject, score: float) -> None:
+        """A number is rewritten, of rows that some group has not acknowledged."""
+        if not self.keys:
+            return
+        x = data.draw(st.sampled_from(sorted(self.keys)))
+        live = [row for row in self.model.live() if row.x == x]
+        assert self.queue.update([self.keys[x]], score=[score]).applied == len(live)
+        for row in live:
+            row.score = score
+
+    # ---- time passes
 
     @rule()
-    def time_passes(self) -> None:
+    def leases_run_out(self) -> None:
         """As if the time of every lease were over: the holders do not know."""
         self.queue._native.end_leases()
-        for out in self.out:
-            out.lost = True
+        for out in self.model.out:
+            self.model.comes_back(out)
 
     @rule(by=st.integers(1, 2))
     def learn(self, by: int) -> None:
-        self.version += by
-        self.queue.policy_version = self.version
+        self.model.version += by
+        self.queue.policy_version = self.model.version
+
+    @rule()
+    def clear(self) -> None:
+        self.queue.clear()
+        self.model.cleared()
+
+    @precondition(lambda self: hasattr(self, "model") and self.model.appended > 30)
+    @rule()
+    def end(self) -> None:
+        self.queue.end()
+        self.model.ended = True
+
+    @rule()
+    def writer_leaves(self) -> None:
+        self.writer.close()
+        self.writer = self.queue.writer(timeout=0.0)
+        self.model.leaves("writer")
+
+    @rule(more=st.integers(-4, 10))
+    def restore(self, more: int) -> None:
+        """Another store goes on with what this one has saved; what is out is out with nobody there, and waits again."""
+        path, max_size = f"{self.folder}/{next(self.serial)}", max(self.model.max_size + more, GROUP)
+        self.store.checkpoint(path)
+        changes = {"q": Changes(max_size=max_size)}
+        if len(self.model.live()) > max_size:  # nothing of a queue is dropped
+            with pytest.raises(ConduitError):
+                Store.restore(path, self._name(), tables=changes)
+            return
+        self.writer.close()
+        self.store.close()
+        self.store = Store.restore(path, self._name(), "16MiB", max_processes=3, tables=changes)
+        self.queue = self.store.queue("q")
+        self.writer = self.queue.writer(timeout=0.0)
+        self.model.reopened(self.queue.spec.block_layout().rows, max_size)
+        self.keys.clear()
 
     # ---- what must hold after each of them
 
     @invariant()
     def agrees(self) -> None:
-        if not hasattr(self, "queue"):
+        if not hasattr(self, "model"):
             return
-        live = self.live()
-        assert len(self.queue) == len(live)
+        live = len(self.model.live())
         info = self.queue.info()
+        assert (len(self.queue), info.unacknowledged) == (live, live)
+        assert (info.appended, info.acknowledged) == (self.model.appended, self.model.appended - live)
         for consumer in CONSUMERS:
-            group = info.consumers[consumer]
-            waiting = self.waiting(consumer)
-            away = sum(len(out.rows) for out in self.out if out.consumer == consumer and not out.lost)
-            assert (group.undelivered, group.leased) == (len(waiting), away)
-            assert group.stale_rows == self.stale[consumer]
-        assert info.leases == sum(not out.lost for out in self.out)
+            found, counts = info.consumers[consumer], self.model.counts[consumer]
+            assert found.undelivered == len(self.model.waiting(consumer))
+            assert found.leased == len(self.model.away(consumer))
+            for name, count in vars(counts).items():
+                if self.exact or "delivered" not in name:
+                    assert getattr(found, name) == count, (consumer, name)
+        assert info.leases == sum(not out.lost for out in self.model.out)
         self.queue.verify()
 
 
-TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+SETTINGS = settings(
+    max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+class TestQueue(QueueMachine.TestCase):  # type: ignore[misc,name-defined]
+    settings = SETTINGS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+class TestQueueAtLength(QueueMachine.TestCase):  # type: ignore[misc,name-defined]
+    settings = settings(SETTINGS, max_examples=2_000, stateful_step_count=60)
