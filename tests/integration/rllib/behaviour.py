@@ -441,24 +441,41 @@ def crash() -> None:
     assert name in conduit.gc.collect()
 
 
-def tune_trials() -> None:
-    """Trials side by side have stores of their own, though they come from one config."""
+def tune_trials(config: Any, name: str) -> list[Any]:
+    """Two trials of one config, of the algorithm `name`, that are there at the same time; what each said last.
+
+    Each has a store of its own, and nothing stays of either.
+    """
     from ray import tune
 
     before = stores()
     with tempfile.TemporaryDirectory() as folder:
-        config = conduit.rllib.attach(short(dqn()))
+
+        def meet(*, algorithm: Any, **_: Any) -> None:
+            """Neither goes on from its first iteration before the other has come so far."""
+            source = algorithm.local_replay_buffer or algorithm.conduit_rollouts
+            (Path(folder) / f"{os.getpid()}.here").write_text(source.store.name, encoding="ascii")
+            until(lambda: len(list(Path(folder).glob("*.here"))) == 2, 90)
+
+        config = conduit.rllib.attach(config.callbacks(on_train_result=meet), host_memory="64MiB")
         config.training(lr=tune.grid_search([1e-3, 1e-4]))
         grid = tune.Tuner(
-            "DQN",
+            name,
             param_space=config,
             run_config=tune.RunConfig(stop={"training_iteration": 2}, storage_path=folder, verbose=0),
         ).fit()
         assert not grid.errors, grid.errors
-        stored = [(found.metrics or {})["replay_buffer"]["num_env_steps_stored"] for found in grid]
-        assert len(stored) == 2
-        assert min(stored) >= 200
-    until(lambda: stores() == before, 30)
+        named = {path.read_text(encoding="ascii") for path in Path(folder).glob("*.here")}
+    assert len(named) == 2, "one store for both trials"
+    until(lambda: live() <= before, 30)
+    conduit.gc.collect()
+    return [found.metrics for found in grid]
+
+
+def tune_dqn() -> None:
+    """Trials side by side: each fills its own replay."""
+    for found in tune_trials(short(dqn()), "DQN"):
+        assert found["replay_buffer"]["num_env_steps_stored"] == found["num_env_steps_sampled_lifetime"] >= 200
 
 
 SCENARIOS = {
@@ -466,6 +483,6 @@ SCENARIOS = {
     for f in (trains, several_agents_train, recurrent_trains, pong, frames_are_checked, evicts,
               checkpoints, checkpoints_without_replay,
               flattened_observations, nested_observations, stops_within_episodes, evaluates, callbacks, refuses,
-              remote_runners, tune_trials,
+              remote_runners, tune_dqn,
               crash)
 }  # fmt: skip
