@@ -281,6 +281,11 @@ def behind(config: Any, learners: int, aggregators: int = 0) -> Any:
     return config.reporting(min_time_s_per_iteration=1, min_sample_timesteps_per_iteration=500)
 
 
+def halves(config: Any) -> Any:
+    """A processor for the trial's two processes: trials of Tune cannot do with none."""
+    return config.env_runners(num_cpus_per_env_runner=0.5).resources(num_cpus_for_main_process=0.5)
+
+
 SCENARIOS = {
     "ppo": lambda: exact(lambda: ppo().env_runners(num_envs_per_env_runner=2)),
     "ppo_lstm": lambda: exact(lambda: ppo(**HALF).rl_module(model_config=SMALL | LSTM)),
@@ -304,5 +309,5 @@ FLOWS = {
     "restarts": lambda: restarts(behind(asynchronous(APPOConfig), 0)),
     "ppo_restarts": lambda: restarts(ppo().reporting(min_time_s_per_iteration=0)),
     "tune_ppo": lambda: tunes(ppo().reporting(min_time_s_per_iteration=0), "PPO"),
-    "tune_appo": lambda: tunes(behind(asynchronous(APPOConfig), 0).resources(num_cpus_for_main_process=1), "APPO"),
+    "tune_appo": lambda: tunes(halves(behind(asynchronous(APPOConfig), 0)), "APPO"),
 }
