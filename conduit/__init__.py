@@ -2,11 +2,14 @@
 
 Layers, each importing only those to its right: conduit (this API) -> conduit_transport -> conduit_store.
 
-    store.py     Store: create, attach, tables            table.py    Table: extend, sample, priorities, blocks
+    store.py     Store: create, attach, tables            table.py    Table: rows in and out; its other methods:
+                                                          table_updates.py, table_settings.py, table_inspection.py
+    *_handle.py  what a process holds of either           opening.py, creation.py, populate.py  how they come to be
     writer.py    rows in, one step at a time              extend.py   rows in, whole arrays
     sampling.py  batches out                              batch.py    what a batch is
     loader.py    batches prepared ahead                   devices.py  where they go
-    queue.py     Queue: every row delivered until acknowledged; delivery.py, queue_loader.py: how rows come out
+    queue.py     Queue: every row delivered until acknowledged; queue_rows.py, queue_writer.py: how rows come in,
+                 delivery.py, queue_loader.py: how they come out
     balance.py   rows of different lengths, shared out evenly
     samplers, windows, limiters, removers  settings       spec.py     all of them together, as stored
     schedules.py settings that change with time           disk.py     rows beyond what memory holds

@@ -17,7 +17,7 @@ from conduit_store.native import native
 from conduit_store.schema import Column, Schema
 
 if TYPE_CHECKING:
-    from conduit.table import Table
+    from conduit.table_handle import TableHandle
 
 __all__ = ["Extender"]
 
@@ -25,7 +25,7 @@ __all__ = ["Extender"]
 class Extender:
     """The writer behind one process's calls of `table.extend`. Threads take turns."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TableHandle) -> None:
         self._table = table
         self._writer: native.Writer | None = None
         self._forks = 0

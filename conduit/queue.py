@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from conduit import rows
+from conduit import queue_rows
 from conduit.delivery import AT_DEADLINE, AT_ONCE, NEVER, Consumer, Demand, QueueBatch
 from conduit.metrics import QueueMetrics
 from conduit.queue_loader import QueueLoader
-from conduit.queue_settings import POLICY_VERSION, QueueSettings
+from conduit.queue_settings import QueueSettings
+from conduit.queue_writer import QueueWriter
 from conduit.values import as_keys, real_number, seconds, whole_number
-from conduit.writer import Writer
-from conduit_store.errors import AppendTimeout, ConfigError, MissingColumn, QueueEnded, ReadOnlyStore, SampleTimeout
+from conduit_store.errors import AppendTimeout, ConfigError, QueueEnded, ReadOnlyStore, SampleTimeout
 from conduit_store.schema import Schema
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Queue", "QueueWriter"]
 
-_VERSIONS = 1 << 62
-
 
 class Queue:
     """A queue as this process sees it; from `store.create_queue` or `store.queue`. Safe in any thread.
@@ -39,6 +36,8 @@ class Queue:
     of several in the order in which their blocks were opened. A producer is a writer, or the `extend` of one process.
     Pickled by name.
     """
+
+    # Rows that come in: queue_rows.py. Rows that go out: delivery.py. In between they are in the table beneath.
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -115,59 +114,16 @@ class Queue:
             MissingColumn, UnknownColumn, ShapeMismatch, DtypeMismatch, ValueOutOfRange: see Schema.
         """
         if self._settings.max_staleness is not None or policy_version is not None:
-            columns = self._with_versions(columns, policy_version)
+            columns = queue_rows.with_versions(self, columns, policy_version)
         try:
             put: int | npt.NDArray[np.uint64] = self._table._extender.extend(columns, None, timeout, keys=return_keys)
             return put
         except AppendTimeout:
-            raise self._full(timeout, *self._table._extender.blocked) from None
+            raise queue_rows.full(self, timeout, *self._table._extender.blocked) from None
 
     def update(self, keys: Any, values: Mapping[str, Any] | None = None, /, **columns: Any) -> UpdateResult:
         """Rewrite mutable columns of rows that some consumer group has not acknowledged; as `Table.update`."""
         return self._table.update(keys, values, **columns)
-
-    def _with_versions(self, columns: Any, version: Any) -> Any:
-        if self._settings.max_staleness is None:
-            raise ConfigError(f"queue {self.name!r} keeps no policy versions: create it with max_staleness=")
-        arrow = hasattr(columns, "to_batches") or hasattr(columns, "to_struct_array")
-        if not arrow and not hasattr(columns, "items"):
-            return columns  # refused, with what it is, by whoever takes it
-        names = columns.schema.names if arrow else columns
-        if version is None:
-            if POLICY_VERSION not in names:
-                raise MissingColumn(f"queue {self.name!r} has max_staleness: give policy_version= with the rows")
-            return columns
-        if POLICY_VERSION in names:
-            raise ConfigError(f"{POLICY_VERSION} is given twice: as an argument and among the columns")
-        if arrow:
-            import pyarrow as pa
-
-            return columns.append_column(POLICY_VERSION, pa.array(_versions(version, columns.num_rows)))
-        given = dict(columns.items())
-        n = _rows_of(given)
-        return {**given, POLICY_VERSION: _versions(version, n)}
-
-    def _full(self, timeout: float | None, blocked: bool, in_memory: int) -> AppendTimeout:
-        disk = self.spec.disk
-        if in_memory and disk is not None:
-            return AppendTimeout(
-                f"no block of memory came free for queue {self.name!r} within {timeout} s: {disk.folder} is slower "
-                f"than appends are, or the {in_memory} blocks in memory are pinned or open. Nothing was appended. Wait "
-                "longer, append fewer rows at a time, or give the queue more host_memory"
-            )
-        rows, holders = len(self), self._native.lease_holders()
-        out = ", ".join(f"{n} of them are out with pid {pid}" for pid, n in holders)
-        if blocked:
-            return AppendTimeout(
-                f"no free block in queue {self.name!r} within {timeout} s: {rows} unacknowledged rows lie in all blocks"
-                f"{f', {out}' if out else ''}. Nothing was appended. Acknowledge old rows, give incomplete groups up "
-                "(drop_incomplete), or raise max_size or max_writers"
-            )
-        return AppendTimeout(
-            f"no room in queue {self.name!r} within {timeout} s: {rows} of {self.max_size} rows are not acknowledged"
-            f"{f', {out}' if out else ', none of them delivered'}. Nothing was appended. Check that consumers of "
-            f"{', '.join(self.consumers)} run and acknowledge, or raise max_size"
-        )
 
     def writer(self, *, policy_version: int | None = None, timeout: float | None = 10.0) -> QueueWriter:
         """Return a writer for rows one by one. `policy_version`: of its rows until another is given.
@@ -207,7 +163,7 @@ class Queue:
         self._check_writable()
         if self._settings.max_staleness is None:
             raise ConfigError(f"queue {self.name!r} keeps no policy versions: create it with max_staleness=")
-        self._native.raise_version(whole_number("policy_version", version, -_VERSIONS, _VERSIONS))
+        self._native.raise_version(queue_rows.policy_version(version))
 
     # ---- out
 
@@ -398,62 +354,7 @@ class Queue:
         return f"<Queue {self.name!r} {len(self):,} of {self.max_size:,} rows, for {', '.join(self.consumers)}>"
 
 
-class QueueWriter(Writer):
-    """Appends rows one by one. From `queue.writer()`; for one thread of one process. Pickled, it becomes a new one."""
-
-    def __init__(self, queue: Queue, *, policy_version: int | None = None, timeout: float | None = 10.0) -> None:
-        self._queue = queue
-        self._versioned = queue.settings.max_staleness is not None
-        if policy_version is not None and not self._versioned:
-            raise ConfigError(f"queue {queue.name!r} keeps no policy versions: create it with max_staleness=")
-        self.policy_version = (
-            None if policy_version is None else whole_number("policy_version", policy_version, -_VERSIONS, _VERSIONS)
-        )
-        super().__init__(queue._table, timeout=timeout)
-
-    def append(self, *, priority: float | None = None, **columns: Any) -> None:
-        """Append one row: a value for every column. `policy_version` may be left out where the writer has one.
-
-        Waits up to the writer's timeout for room.
-
-        Raises:
-            StalePolicy, AppendTimeout, QueueEnded: as `Queue.extend`.
-            MissingColumn, UnknownColumn, ShapeMismatch, DtypeMismatch, ValueOutOfRange: nothing was appended.
-            ConfigError: a priority. StoreClosed: this writer or the store was closed. ForkedHandle: the parent's.
-        """
-        if self._versioned and POLICY_VERSION not in columns and self.policy_version is not None:
-            columns[POLICY_VERSION] = operator.index(self.policy_version)
-        try:
-            super().append(priority=priority, **columns)
-        except AppendTimeout:
-            raise self._queue._full(self._timeout, *rows.blocked(self._native)) from None
-
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return _reopen, (self._queue, self.policy_version, self._timeout)
-
-    def __repr__(self) -> str:
-        return f"<QueueWriter of queue {self._name!r}{', closed' if self.closed else ''}>"
-
-
-def _versions(version: Any, n: int) -> Any:
-    given = np.asarray(version)
-    return given if given.ndim else np.full(n, whole_number("policy_version", given.item(), -_VERSIONS, _VERSIONS))
-
-
-def _rows_of(columns: dict[str, Any]) -> int:
-    """How many rows the columns have, as the first says that is no nested mapping."""
-    for value in columns.values():
-        if hasattr(value, "items") and not hasattr(value, "shape"):
-            return _rows_of(dict(value.items()))
-        return len(value) if hasattr(value, "__len__") else 0
-    return 0
-
-
 def _shared_queue(store: str, read_only: bool, name: str) -> Queue:
     from conduit.store import _shared
 
     return _shared(store, read_only).queue(name)
-
-
-def _reopen(queue: Queue, version: int | None, timeout: float | None) -> QueueWriter:
-    return queue.writer(policy_version=version, timeout=timeout)

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
 import os
-import threading
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from conduit import limiters, removers, samplers, windows
-from conduit.closing import Closing
+from conduit import creation, limiters, opening, removers, samplers, windows
 from conduit.disk import Disk
-from conduit.metrics import StoreMetrics
+from conduit.opening import Opened
 from conduit.queue import Queue
 from conduit.queue_settings import QueueSettings
 from conduit.spec import TableSpec
+from conduit.store_handle import StoreHandle, open_stores
 from conduit.table import Table
-from conduit.values import check_flags, seconds, whole_number
-from conduit_store import disk as files
-from conduit_store import memory, segment
-from conduit_store.errors import (
-    ConfigError,
-    NameTaken,
-    ReadOnlyStore,
-    StoreNotFound,
-    UnknownTable,
-    did_you_mean,
-)
-from conduit_store.native import native
+from conduit.values import check_flags, seconds
+from conduit_store import memory
+from conduit_store.errors import NameTaken, StoreNotFound
 from conduit_store.schema import Schema
 
 if TYPE_CHECKING:
     from conduit.checkpoints import Changes, CheckpointInfo
-    from conduit_transport import shm
 
 __all__ = ["Store"]
 
 logger = logging.getLogger("conduit")
 
-_MAX_TABLES = 64
-_open_stores: weakref.WeakValueDictionary[tuple[str, bool], Store] = weakref.WeakValueDictionary()
 
-
-class Store(Closing):
+class Store(StoreHandle):
     """A store as this process sees it. Made by `create`, `attach` or `open_or_create`; safe in any thread.
 
     Every process that holds a store for writing also answers those that attach, so the store outlives its
@@ -53,20 +36,7 @@ class Store(Closing):
     workers) it attaches again by name. A forked child goes on using it with a process slot of its own.
     """
 
-    def __init__(self, name: str, control_fd: int, data_fd: int, server: shm.Server | None, host_memory: int) -> None:
-        self._name = name
-        self._control_fd = control_fd
-        self._data_fd = data_fd
-        self._host_memory = host_memory
-        self._read_only = server is None
-        self._native = native.Attachment(control_fd, data_fd, server is not None)
-        self._server = server
-        self._tables: dict[str, Table] = {}
-        self._queues: dict[str, Queue] = {}
-        self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._lock = threading.RLock()
-        self._finalizer = weakref.finalize(self, _release, name, self._native, server, control_fd, data_fd)
-        _open_stores[name, server is None] = self
+    # What it holds and how it is closed: store_handle.py.
 
     @classmethod
     def create(cls, name: str, host_memory: str | int | None = None, *, max_processes: int = 256) -> Self:
@@ -82,129 +52,7 @@ class Store(Closing):
             ConfigError: a name or number that is not allowed.
             UnsupportedPlatform: not Linux, or a kernel without what shared memory here needs.
         """
-        return cls._create_unserved(name, host_memory, max_processes)._serve()
-
-    @classmethod
-    def _create_unserved(cls, name: str, host_memory: str | int | None, max_processes: int) -> Self:
-        """The same, but that whoever attaches waits until `_serve` is called."""
-        from conduit_transport import shm  # sockets: 25 ms that a bare import need not pay
-
-        segment.check_platform()
-        asked = memory.available_bytes().bytes // 2 if host_memory is None else memory.parse_bytes(host_memory)
-        max_processes = whole_number("max_processes", max_processes, 1, 65_536)
-        asked = max(asked, 1 << 20)
-        memory.check_fits(asked, f"host_memory of store {name!r}")
-        fixed = native.fixed_control_bytes(max_processes, _MAX_TABLES)
-        listener = shm.listen(name)
-        descriptors: list[int] = []
-        try:
-            # Virtual sizes: only what is reserved takes memory. The index of a table of tiny rows can outgrow them.
-            control_bytes = fixed + 2 * asked + (64 << 20)
-            descriptors.append(segment.create(f"conduit-{name}-control", control_bytes))
-            descriptors.append(segment.create(f"conduit-{name}-data", asked))
-            control_fd, data_fd = descriptors
-            segment.reserve(control_fd, 0, fixed, f"control segment of store {name!r}")
-            native.format_control(control_fd, control_bytes, asked, max_processes, _MAX_TABLES, name)
-            handshake = shm.Handshake(native.LAYOUT_VERSION, native.FINGERPRINT, control_bytes, asked)
-            server = shm.Server(listener, control_fd, data_fd, handshake)
-        except BaseException:
-            listener.close()
-            shm.unlink(name)
-            for fd in descriptors:
-                os.close(fd)
-            raise
-        return cls(name, control_fd, data_fd, server, asked)
-
-    def _serve(self) -> Self:
-        assert self._server is not None
-        self._server.start()
-        logger.info("store %r: up to %.1f MiB for tables", self._name, self._host_memory / 2**20)
-        return self
-
-    @classmethod
-    def restore(
-        cls,
-        path: str | os.PathLike[str],
-        name: str | None = None,
-        host_memory: str | int | None = None,
-        *,
-        tables: Mapping[str, Changes] | None = None,
-        number: int | None = None,
-        max_processes: int = 256,
-        progress: Callable[[int, int], object] | None = None,
-    ) -> Self:
-        """Create a store from a checkpoint: rows, priorities, limiters, random streams and queues as at its cut.
-
-        What follows is as if there had been no interruption: the same appends, updates and draws give the same batches
-        with the same keys. Random streams are taken up again in the order in which they were begun, each at its first
-        batch that had not been delivered. Writers that were at work are gone: their open episodes end where they were
-        (a last step without successor is never drawn), and new writers go on in their half-filled blocks
-        (but where rows vary in length: there they begin new ones, so that later keys differ). Deliveries of
-        queues that had not been acknowledged wait again. Batches that a loader had drawn ahead and not handed over are
-        drawn again; but those without replacement, or of a table with `max_times_sampled`, stay counted as drawn.
-
-        `name`: the store's own if None. `host_memory`: as in `create`; what the saved store had if None, or more if
-        its tables need that. `tables`: what is to be different, see `conduit.checkpoints.Changes`. `number`: of the
-        checkpoints that the folder keeps, the newest if None. `progress(done, total)`: called with bytes, now and then.
-        Every file is held against its checksum. Nobody else can attach before all of it is there. The store refers to
-        no file: the checkpoint may be changed or deleted afterwards.
-
-        Raises:
-            CheckpointNotFound: no checkpoint is there. CheckpointDamaged: names the file and what is wrong with it.
-            ConfigError: changes that contradict each other, or a column that cannot become what is asked.
-            CheckpointError: a queue that is to hold fewer rows than wait in it.
-            NameTaken, OutOfHostMemory, UnsupportedPlatform: as in `create`.
-
-        Example:
-            >>> store = conduit.Store.restore("/data/run1")
-            >>> from conduit import checkpoints
-            >>> bigger = {"replay": checkpoints.Changes(max_size=2_000_000)}
-            >>> store = conduit.Store.restore("/data/run1", "run2", "8GiB", tables=bigger)
-        """
-        from conduit.checkpoints.restoring import restore  # pyarrow
-
-        asked = None if host_memory is None else memory.parse_bytes(host_memory)
-        store = restore(
-            lambda store_name, budget: cls._create_unserved(store_name, budget, max_processes),
-            path, name, asked, tables or {}, number, progress,
-        )  # fmt: skip
-        assert isinstance(store, cls)
-        return store._serve()
-
-    def checkpoint(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        tables: Sequence[str] | None = None,
-        keep: int = 1,
-        progress: Callable[[int, int], object] | None = None,
-    ) -> CheckpointInfo:
-        """Write all tables and queues, or those of `tables`, as they are at one moment, into the folder `path`.
-
-        Everybody goes on meanwhile: the locks of all tables are held for microseconds (and a millisecond a million rows
-        of tables without replacement or with `max_times_sampled`, and of queues); a writer that comes to reuse a block
-        that is not written yet waits for it. Only what the newest checkpoint of the folder does not have is written.
-        `keep`: how many of the newest stay there. `progress(done, total)`: called with bytes, now and then. The files
-        are Arrow IPC; see docs/checkpoints.md.
-
-        The checkpoint is there once this returns. Killed, interrupted or out of disk before that, the folder has those
-        that it had.
-
-        Raises:
-            CheckpointError: the folder cannot be written, or is full. CheckpointBusy: another checkpoint of this store
-            is being taken, by any process, or one into this folder. CheckpointLapsed: this process was stopped, or the
-            disk stood still, for two seconds while writers waited for blocks. ReadOnlyStore, StoreClosed: this attach
-            cannot.
-            UnknownTable: says which there are.
-
-        Example:
-            >>> store.checkpoint("/data/run1", keep=3).number
-            1
-        """
-        from conduit.checkpoints.taking import take  # pyarrow
-
-        self._native.check()
-        return take(self, path, tables, keep, progress)
+        return cls._unserved(opening.create(name, host_memory, max_processes))._serve()
 
     @classmethod
     def attach(cls, name: str, *, read_only: bool = False, timeout: float | None = 10.0) -> Self:
@@ -220,31 +68,10 @@ class Store(Closing):
             CapacityError: every process slot is held by a live process.
             ConfigError: a name, flag or timeout that is not allowed.
         """
-        from conduit_transport import shm  # sockets: 25 ms that a bare import need not pay
-
-        segment.check_platform()
         check_flags(read_only=read_only)
-        limit = seconds(timeout)
-        patience = math.inf if limit is None else limit
-        arrived = shm.connect(name, native.LAYOUT_VERSION, native.FINGERPRINT, read_only=read_only, timeout=patience)
-        server: shm.Server | None = None
-        try:
-            if arrived.listener is not None:
-                handshake = shm.Handshake(
-                    native.LAYOUT_VERSION, native.FINGERPRINT, arrived.control_bytes, arrived.data_bytes
-                )
-                server = shm.Server(arrived.listener, arrived.control_fd, arrived.data_fd, handshake)
-            store = cls(name, arrived.control_fd, arrived.data_fd, server, arrived.data_bytes)
-        except BaseException:
-            if server is not None:
-                server.stop()
-            elif arrived.listener is not None:
-                arrived.listener.close()
-            os.close(arrived.control_fd)
-            os.close(arrived.data_fd)
-            raise
-        if server is not None:
-            server.start()
+        store = cls._unserved(opening.attach(name, read_only=read_only, timeout=seconds(timeout)))
+        if store._server is not None:
+            store._server.start()
             store._native.tidy(store._control_fd, store._data_fd)
         return store
 
@@ -272,20 +99,20 @@ class Store(Closing):
             except NameTaken:  # another process was quicker
                 continue
 
-    @property
-    def name(self) -> str:
-        """The name that other processes attach by."""
-        return self._name
+    @classmethod
+    def _unserved(cls, opened: Opened) -> Self:
+        """The store, but that whoever attaches waits until `_serve` is called."""
+        try:
+            return cls(opened)
+        except BaseException:
+            opened.abandon()
+            raise
 
-    @property
-    def read_only(self) -> bool:
-        """Whether this attach may not write."""
-        return self._read_only
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` has been called here."""
-        return self._native.closed
+    def _serve(self) -> Self:
+        assert self._server is not None
+        self._server.start()
+        logger.info("store %r: up to %.1f MiB for tables", self._name, self._host_memory / 2**20)
+        return self
 
     def create_table(
         self,
@@ -335,39 +162,7 @@ class Store(Closing):
             limiters.MinSize() if limiter is None else limiter, max_writers, mean_episode_length, seed,
             max_times_sampled, removers.Fifo() if remover is None else remover, disk=disk,
         )  # fmt: skip
-        return self._create(spec, exist_ok)
-
-    def import_table(
-        self,
-        name: str,
-        source: Any,
-        max_size: int | None = None,
-        *,
-        format: str | None = None,
-        schema: Schema | None = None,
-        rename: Mapping[str, str] | None = None,
-        timeout: float | None = 60.0,
-        progress: bool | Callable[[int, int | None], None] = False,
-        **settings: Any,
-    ) -> Table:
-        """Create a table with the rows of a file or folder, or of what is in memory, and return it.
-
-        `source`, `format`, `rename`, `timeout`, `progress`: as of `Table.import_from`. `max_size`: all rows fit if
-        None; of a smaller table the newest stay. `schema`: the columns to keep, with the dtypes that they are to have;
-        all of the source if None. `settings`: further ones of `create_table`.
-
-        Example:
-            >>> table = store.import_table("expert", "expert.parquet", window=conduit.windows.NStep(3))
-
-        Raises:
-            What `Table.import_from` and `create_table` raise. A table that had been created by then is empty.
-        """
-        from conduit.exchange import transfer
-
-        return transfer.import_table(
-            self, name, source, max_size, format=format, schema=schema, rename=rename, timeout=timeout,
-            progress=progress, settings=settings,
-        )  # fmt: skip
+        return creation.create(self, spec, exist_ok=exist_ok)
 
     def create_queue(
         self,
@@ -410,140 +205,125 @@ class Store(Closing):
             name, settings.complete(schema), max_size, samplers.Uniform(), windows.Row(), limiters.MinSize(),
             max_writers, 25.0, 0, queue=settings, disk=disk,
         )  # fmt: skip
-        self._create(spec, exist_ok)
+        creation.create(self, spec, exist_ok=exist_ok)
         return self.queue(name)
 
-    def _create(self, spec: TableSpec, exist_ok: bool, populate: bool = True) -> Table:
-        check_flags(exist_ok=exist_ok)
-        name = spec.name
-        record = spec.to_native()
+    def import_table(
+        self,
+        name: str,
+        source: Any,
+        max_size: int | None = None,
+        *,
+        format: str | None = None,
+        schema: Schema | None = None,
+        rename: Mapping[str, str] | None = None,
+        timeout: float | None = 60.0,
+        progress: bool | Callable[[int, int | None], None] = False,
+        **settings: Any,
+    ) -> Table:
+        """Create a table with the rows of a file or folder, or of what is in memory, and return it.
+
+        `source`, `format`, `rename`, `timeout`, `progress`: as of `Table.import_from`. `max_size`: all rows fit if
+        None; of a smaller table the newest stay. `schema`: the columns to keep, with the dtypes that they are to have;
+        all of the source if None. `settings`: further ones of `create_table`.
+
+        Example:
+            >>> table = store.import_table("expert", "expert.parquet", window=conduit.windows.NStep(3))
+
+        Raises:
+            What `Table.import_from` and `create_table` raise. A table that had been created by then is empty.
+        """
+        from conduit.exchange import transfer
+
+        return transfer.import_table(
+            self, name, source, max_size, format=format, schema=schema, rename=rename, timeout=timeout,
+            progress=progress, settings=settings,
+        )  # fmt: skip
+
+    def checkpoint(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tables: Sequence[str] | None = None,
+        keep: int = 1,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> CheckpointInfo:
+        """Write all tables and queues, or those of `tables`, as they are at one moment, into the folder `path`.
+
+        Everybody goes on meanwhile: the locks of all tables are held for microseconds (and a millisecond a million rows
+        of tables without replacement or with `max_times_sampled`, and of queues); a writer that comes to reuse a block
+        that is not written yet waits for it. Only what the newest checkpoint of the folder does not have is written.
+        `keep`: how many of the newest stay there. `progress(done, total)`: called with bytes, now and then. The files
+        are Arrow IPC; see docs/checkpoints.md.
+
+        The checkpoint is there once this returns. Killed, interrupted or out of disk before that, the folder has those
+        that it had.
+
+        Raises:
+            CheckpointError: the folder cannot be written, or is full. CheckpointBusy: another checkpoint of this store
+            is being taken, by any process, or one into this folder. CheckpointLapsed: this process was stopped, or the
+            disk stood still, for two seconds while writers waited for blocks. ReadOnlyStore, StoreClosed: this attach
+            cannot.
+            UnknownTable: says which there are.
+
+        Example:
+            >>> store.checkpoint("/data/run1", keep=3).number
+            1
+        """
+        from conduit.checkpoints.taking import take  # pyarrow
+
         self._native.check()
-        if self.read_only:
-            raise ReadOnlyStore(f"store {self._name!r} is attached read-only: attach with read_only=False")
-        if name not in self._native.tables():
-            index_bytes, data_bytes = self._native.table_bytes(record)
-            memory.check_fits(index_bytes + data_bytes, f"table {name!r} of {spec.max_size:,} rows")
-        try:
-            with self._disk_file(spec) if spec.tiered else contextlib.nullcontext():
-                self._native.create_table(self._control_fd, self._data_fd, record)
-                table = self._table(name)
-        except NameTaken:
-            table = self._table(name)
-            if exist_ok and table.spec == spec:
-                return table
-            if exist_ok:
-                raise NameTaken(f"table {name!r} exists with other settings: {table.spec.to_json()}") from None
-            raise
-        logger.info("%s", table.describe())
-        if populate:
-            table._populate()
-        return table
+        return take(self, path, tables, keep, progress)
 
-    @contextlib.contextmanager
-    def _disk_file(self, spec: TableSpec) -> Iterator[None]:
-        """Have the file of a table's rows on disk while it is created; removed again if it is not."""
-        assert spec.disk is not None
-        for path in files.sweep(spec.disk.folder):
-            logger.info("removed %s, left by a process that was killed", path)
-        path = self._disk_path(spec)
-        fd = files.open_file(path, create=True, write=True)
-        try:
-            yield
-        except BaseException:
-            if spec.name not in self._native.tables():
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-            raise
-        finally:
-            os.close(fd)
+    @classmethod
+    def restore(
+        cls,
+        path: str | os.PathLike[str],
+        name: str | None = None,
+        host_memory: str | int | None = None,
+        *,
+        tables: Mapping[str, Changes] | None = None,
+        number: int | None = None,
+        max_processes: int = 256,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Self:
+        """Create a store from a checkpoint: rows, priorities, limiters, random streams and queues as at its cut.
 
-    def _disk_path(self, spec: TableSpec) -> str:
-        assert spec.disk is not None
-        return files.path_of(spec.disk.folder, self._name, self._native.created_ns, spec.name)
+        What follows is as if there had been no interruption: the same appends, updates and draws give the same batches
+        with the same keys. Random streams are taken up again in the order in which they were begun, each at its first
+        batch that had not been delivered. Writers that were at work are gone: their open episodes end where they were
+        (a last step without successor is never drawn), and new writers go on in their half-filled blocks
+        (but where rows vary in length: there they begin new ones, so that later keys differ). Deliveries of
+        queues that had not been acknowledged wait again. Batches that a loader had drawn ahead and not handed over are
+        drawn again; but those without replacement, or of a table with `max_times_sampled`, stay counted as drawn.
 
-    def table(self, name: str) -> Table:
-        """Return the table `name`. Every call returns the same object.
+        `name`: the store's own if None. `host_memory`: as in `create`; what the saved store had if None, or more if
+        its tables need that. `tables`: what is to be different, see `conduit.checkpoints.Changes`. `number`: of the
+        checkpoints that the folder keeps, the newest if None. `progress(done, total)`: called with bytes, now and then.
+        Every file is held against its checksum. Nobody else can attach before all of it is there. The store refers to
+        no file: the checkpoint may be changed or deleted afterwards.
 
         Raises:
-            UnknownTable: there is none; says which there are. ConfigError: it is a queue.
-            StoreClosed: the store was closed here.
+            CheckpointNotFound: no checkpoint is there. CheckpointDamaged: names the file and what is wrong with it.
+            ConfigError: changes that contradict each other, or a column that cannot become what is asked.
+            CheckpointError: a queue that is to hold fewer rows than wait in it.
+            NameTaken, OutOfHostMemory, UnsupportedPlatform: as in `create`.
+
+        Example:
+            >>> store = conduit.Store.restore("/data/run1")
+            >>> from conduit import checkpoints
+            >>> bigger = {"replay": checkpoints.Changes(max_size=2_000_000)}
+            >>> store = conduit.Store.restore("/data/run1", "run2", "8GiB", tables=bigger)
         """
-        table = self._table(name)
-        if table.spec.queue is not None:
-            raise ConfigError(f"{name!r} of store {self._name!r} is a queue: use store.queue({name!r})")
-        return table
+        from conduit.checkpoints.restoring import restore  # pyarrow
 
-    __getitem__ = table
-
-    def queue(self, name: str) -> Queue:
-        """Return the queue `name`. Every call returns the same object.
-
-        Raises:
-            UnknownTable: there is none; says which there are. ConfigError: it is a table.
-            StoreClosed: the store was closed here.
-        """
-        table = self._table(name)
-        if table.spec.queue is None:
-            raise ConfigError(f"{name!r} of store {self._name!r} is a table: use store.table({name!r})")
-        with self._lock:
-            return self._queues.setdefault(name, Queue(table))
-
-    def _table(self, name: str) -> Table:
-        with self._lock:
-            existing = self._native.tables()
-            found = self._tables.get(name) if isinstance(name, str) else None
-            if found is not None:
-                return found
-            if name not in existing:
-                has = f"it has {', '.join(existing) or 'none'}.{did_you_mean(name, existing)}"
-                raise UnknownTable(f"store {self._name!r} has no table {name!r}; {has}")
-            table = Table(self, native.Table(self._native, existing.index(name)))
-            self._tables[name] = table
-            return table
-
-    def tables(self) -> list[str]:
-        """Return the names of the tables and queues, in order of creation.
-
-        Raises:
-            StoreClosed: the store was closed here.
-        """
-        return self._native.tables()
-
-    def metrics(self) -> StoreMetrics:
-        """Return counts, times and sizes of the store and of each table.
-
-        Raises:
-            StoreClosed: the store was closed here. LockTimeout: a stopped process holds an index lock.
-        """
-        if not self._read_only:
-            self._native.tidy(self._control_fd, self._data_fd)  # what a killed creator of a table had reserved
-        processes = self._native.processes()
-        reserved = segment.allocated_bytes(self._control_fd) + segment.allocated_bytes(self._data_fd)
-        tables = {name: self._table(name).info() for name in self.tables()}
-        queues = {name: self.queue(name).info() for name in tables if self._table(name).spec.queue is not None}
-        alive = sum(lives for _, _, lives in processes)
-        return StoreMetrics(self._name, self._host_memory, reserved, alive, tables, queues)
-
-    def close(self) -> None:
-        """Let go of the store in this process: writers first. Idempotent.
-
-        Zero-copy views stay valid and keep their memory; everything else made from this store raises
-        StoreClosed from now on, also in calls that are waiting. Other processes go on.
-        """
-        if not self._native.closed:
-            self._native.shutdown()  # first of all: calls that wait, maybe with a lock, must come back
-        for table in list(self._tables.values()):
-            table._close_loaders()  # without the lock: a transform may be asking for it
-        with self._lock:
-            for writer in list(self._writers):
-                writer.close()
-            for queue in self._queues.values():
-                queue._close()
-            for table in self._tables.values():
-                table._close()
-            self._finalizer()
-            if _open_stores.get((self._name, self.read_only)) is self:
-                del _open_stores[self._name, self.read_only]
+        asked = None if host_memory is None else memory.parse_bytes(host_memory)
+        store = restore(
+            lambda store_name, budget: cls._unserved(opening.create(store_name, budget, max_processes)),
+            path, name, asked, tables or {}, number, progress,
+        )  # fmt: skip
+        assert isinstance(store, cls)
+        return store._serve()
 
     def __reduce__(self) -> tuple[Any, tuple[str, bool]]:
         return _shared, (self._name, self.read_only)
@@ -555,23 +335,7 @@ class Store(Closing):
 
 def _shared(name: str, read_only: bool) -> Store:
     """The one store of that name that unpickled handles of this process share."""
-    store = _open_stores.get((name, read_only))
-    if store is None or store.closed:
+    store = open_stores.get((name, read_only))
+    if not isinstance(store, Store) or store.closed:
         store = Store.attach(name, read_only=read_only)
     return store
-
-
-def _release(
-    name: str, attachment: native.Attachment, server: shm.Server | None, control_fd: int, data_fd: int
-) -> None:
-    def release() -> None:
-        attachment.close()
-        if server is not None:
-            server.stop()
-            shm.unlink(name)  # only if nobody listens any more
-        os.close(control_fd)
-        os.close(data_fd)
-
-    from conduit_transport import forks, shm
-
-    forks.unguarded(release)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from conduit import creation
 from conduit.checkpoints import manifest as manifests
 from conduit.checkpoints.index import NUMBERS, SLOT_BITS, Runs, places_of, row_columns
 from conduit.checkpoints.loading import load, read_into, values_of
@@ -100,7 +101,7 @@ def spec_in(path: str | os.PathLike[str], name: str) -> TableSpec:
     Raises:
         CheckpointNotFound, CheckpointDamaged: see `Store.restore`. UnknownTable: says which there are.
     """
-    folder = Path(path)
+    folder = as_path(path)
     with manifests.held(folder, None) as manifest:
         return one_table(folder, manifest, name).spec
 
@@ -114,7 +115,7 @@ def fill(table: Table, path: str | os.PathLike[str]) -> None:
         CheckpointNotFound, CheckpointDamaged: see `Store.restore`. UnknownTable: says which there are.
         ConfigError: the table has held rows.
     """
-    folder = Path(path)
+    folder = as_path(path)
     with manifests.held(folder, None) as manifest:
         for _ in _fill(lambda: table, one_table(folder, manifest, table.name), table.spec, Changes()):
             pass
@@ -122,7 +123,7 @@ def fill(table: Table, path: str | os.PathLike[str]) -> None:
 
 def _restore_table(store: Store, saved: SavedTable, spec: TableSpec, changes: Changes) -> Iterator[int]:
     """Make the table; yields the bytes of each file that has been read."""
-    table = yield from _fill(lambda: store._create(spec, exist_ok=False, populate=False), saved, spec, changes)
+    table = yield from _fill(lambda: creation.create(store, spec, populate=False), saved, spec, changes)
     table._populate()
 
 

@@ -21,7 +21,7 @@ inline std::int64_t choose(double left, double right, double& mass) {
   return static_cast<std::int64_t>(second);
 }
 
-void descend_portable(const double* level, double* mass, std::int64_t* node, std::uint32_t n) {
+void descend_portable(const double* level, double* mass, std::int64_t* node, std::uint32_t n, std::uint64_t) {
   for (std::uint32_t i = 0; i < n; ++i) {
     const double* x = level + node[i] * 8;
     const double pair[4] = {x[0] + x[1], x[2] + x[3], x[4] + x[5], x[6] + x[7]};
@@ -33,13 +33,14 @@ void descend_portable(const double* level, double* mass, std::int64_t* node, std
 }
 
 #ifdef CONDUIT_AVX512
-// The same for eight draws at a time.
-[[gnu::target("avx512f,avx512dq")]] void descend_avx512(const double* level, double* mass, std::int64_t* node, std::uint32_t n) {
+// The same for eight draws at a time. `child(c, node)`: of eight nodes the child number c.
+template <class Child>
+[[gnu::target("avx512f,avx512dq"), gnu::always_inline]] inline void descend_by(Child child, double* mass, std::int64_t* node, std::uint32_t n) {
   const __m512d zero = _mm512_setzero_pd();
   for (std::uint32_t i = 0; i < n; i += 8) {
-    const __m512i at = _mm512_slli_epi64(_mm512_loadu_si512(node + i), 3);
+    const __m512i parent = _mm512_loadu_si512(node + i), at = _mm512_slli_epi64(parent, 3);
     __m512d x[8];
-    for (unsigned c = 0; c < 8; ++c) x[c] = _mm512_i64gather_pd(at, level + c, sizeof(double));
+    for (unsigned c = 0; c < 8; ++c) x[c] = child(c, parent, at);
     const __m512d p0 = x[0] + x[1], p1 = x[2] + x[3], p2 = x[4] + x[5], p3 = x[6] + x[7];
     __m512d m = _mm512_loadu_pd(mass + i);
 
@@ -63,6 +64,19 @@ void descend_portable(const double* level, double* mass, std::int64_t* node, std
     _mm512_storeu_si512(node + i, to);
   }
 }
+
+[[gnu::target("avx512f,avx512dq")]] void descend_avx512(const double* level, double* mass, std::int64_t* node, std::uint32_t n, std::uint64_t nodes) {
+  if (nodes > 8) {
+    descend_by([level](unsigned c, __m512i, __m512i at) __attribute__((target("avx512f,avx512dq"))) { return _mm512_i64gather_pd(at, level + c, sizeof(double)); }, mass, node, n);
+    return;
+  }
+  // Child c of each of the nodes, of which there are no more than a vector has places.
+  const auto there = static_cast<__mmask8>((1u << nodes) - 1);
+  const __m512i lines = _mm512_slli_epi64(_mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0), 3);
+  __m512d children[8];
+  for (unsigned c = 0; c < 8; ++c) children[c] = _mm512_mask_i64gather_pd(_mm512_setzero_pd(), there, lines, level + c, sizeof(double));
+  descend_by([&children](unsigned c, __m512i parent, __m512i) __attribute__((target("avx512f,avx512dq"))) { return _mm512_permutexvar_pd(parent, children[c]); }, mass, node, n);
+}
 #endif
 
 auto choose_descend() {
@@ -74,6 +88,6 @@ auto choose_descend() {
 
 }  // namespace
 
-void (*const descend)(const double*, double*, std::int64_t*, std::uint32_t) = choose_descend();
+void (*const descend)(const double*, double*, std::int64_t*, std::uint32_t, std::uint64_t) = choose_descend();
 
 }  // namespace conduit

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "descend.hpp"
 #include "failpoints.hpp"
 #include "table.hpp"
 
@@ -19,9 +20,13 @@ namespace conduit {
 namespace {
 
 // The rows that hold these masses. Where each row is as likely as the others, most of the way down the tree is known.
-void find(const ViewIndex& view, const double* masses, std::uint32_t n, std::uint32_t* slots) {
-  if (view.prioritized()) view.sum().find(masses, n, slots);
-  else view.sum().find_equal(masses, n, slots);
+void find(const ViewIndex& view, const double* masses, std::uint32_t n, std::uint32_t* slots, const DrawRequest& request) {
+  for (std::uint32_t start = 0; start < n; start += kDescendGroup) {
+    const std::uint32_t count = std::min(kDescendGroup, n - start);
+    if (view.prioritized()) view.sum().find(masses + start, count, slots + start);
+    else view.sum().find_equal(masses + start, count, slots + start);
+    request.ahead(slots + start, count);
+  }
 }
 
 // The first n of a random permutation of 0 ... size - 1; number i decides over place i.
@@ -44,12 +49,14 @@ void first_of_permutation(const double* numbers, std::uint32_t n, std::uint64_t 
 // `n` rows of those whose leaf is 1, all different: chosen, marked, their leaves 0. `journal(lines, count)` is called before
 // leaves change and `done()` after, for at most kJournalEntries of them at a time.
 template <class Journal, class Done>
-void take(const ViewIndex& view, std::uint32_t n, double* numbers, std::uint32_t* slots, double* probabilities, Journal journal, Done done) {
+void take(const ViewIndex& view, const DrawRequest& request, std::uint32_t from, std::uint32_t n, std::uint32_t* slots, double* probabilities, Journal journal, Done done) {
+  double* numbers = request.numbers + from;
+  slots += from, probabilities += from;
   if (n == 0) return;
   const double left = view.total();
   first_of_permutation(numbers, n, static_cast<std::uint64_t>(left), numbers);
   for (std::uint32_t i = 0; i < n; ++i) numbers[i] += 0.5;  // the middle of the row that has this rank
-  find(view, numbers, n, slots);
+  find(view, numbers, n, slots, request);
   for (std::uint32_t i = 0; i < n; ++i) probabilities[i] = 1.0 / (left - i);
   static thread_local std::vector<LineRange> lines;
   const std::uint32_t epoch = view.shared().epoch;
@@ -72,11 +79,13 @@ void take(const ViewIndex& view, std::uint32_t n, double* numbers, std::uint32_t
 // One draw from each of n equal slices of the mass, in random order of the slices: so each draw by itself has the
 // probability leaf / total, as without slices, while the batch as a whole is spread evenly.
 // T. Schaul et al., "Prioritized experience replay", ICLR 2016, appendix B.2.1.
-void stratified(const ViewIndex& view, std::uint32_t n, double* numbers, std::uint32_t* slots) {
+void stratified(const ViewIndex& view, const DrawRequest& request, std::uint32_t* slots) {
+  const std::uint32_t n = request.n;
+  double* numbers = request.numbers;
   const double total = view.total();
   const double* order = numbers + n;
   for (std::uint32_t i = 0; i < n; ++i) numbers[i] = (i + numbers[i]) / n * total;
-  find(view, numbers, n, slots);
+  find(view, numbers, n, slots, request);
   for (std::uint32_t i = 0; i + 1 < n; ++i) {
     std::swap(slots[i], slots[std::min(n - 1, i + static_cast<std::uint32_t>(order[i] * (n - i)))]);
   }
@@ -99,10 +108,10 @@ DrawStatus TableCore::draw(ViewIndex& view, const DrawRequest& request, std::uin
     const double total = view.total();
     if (!(total > 0.0)) return DrawStatus::no_mass;
     if (view.shared().stratified != 0) {
-      stratified(view, n, request.numbers, slots);
+      stratified(view, request, slots);
     } else {
       for (std::uint32_t i = 0; i < n; ++i) request.numbers[i] *= total;
-      find(view, request.numbers, n, slots);
+      find(view, request.numbers, n, slots, request);
     }
     if (!view.prioritized()) {
       std::fill_n(probabilities, n, 1.0 / total);
@@ -114,6 +123,7 @@ DrawStatus TableCore::draw(ViewIndex& view, const DrawRequest& request, std::uin
     if (!draw_without_replacement(view, request, slots, probabilities, drawn)) return DrawStatus::few_rows;
   } else {
     if (!draw_in_order(view, n, slots, &drawn->found)) return DrawStatus::few_rows;
+    request.ahead(slots, n);
     std::fill_n(probabilities, n, 1.0);
   }
   return DrawStatus::ok;
@@ -154,7 +164,7 @@ bool TableCore::draw_without_replacement(ViewIndex& view, const DrawRequest& req
   const std::uint32_t n = request.n;
   const auto left = static_cast<std::uint64_t>(view.total());
   const auto with_journal = [&](std::uint32_t from, std::uint32_t count) {
-    take(view, count, request.numbers + from, slots + from, probabilities + from,
+    take(view, request, from, count, slots, probabilities,
          [&](const LineRange* lines, std::uint32_t used) { journal(lines, used); }, [&] { journal_done(); });
   };
   View& v = view.shared();
@@ -170,7 +180,7 @@ bool TableCore::draw_without_replacement(ViewIndex& view, const DrawRequest& req
     std::atomic_signal_fence(std::memory_order_seq_cst);  // see journal()
     FAILPOINT(epoch_marked);
     begin_epoch(view, slots, rest);
-    take(view, n - rest, request.numbers + rest, slots + rest, probabilities + rest, [](const LineRange*, std::uint32_t) {}, [] {});
+    take(view, request, rest, n - rest, slots, probabilities, [](const LineRange*, std::uint32_t) {}, [] {});
     std::vector<LineRange> lines;
     for (std::uint32_t i = 0; i < rest; ++i) {
       view.leaves()[slots[i]] = 1.0;

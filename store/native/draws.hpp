@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 namespace conduit {
 
@@ -13,6 +14,9 @@ struct DrawRequest {
   std::uint32_t n = 0;
   // Uniform numbers in [0, 1), overwritten: as many as draw_numbers says.
   double* numbers = nullptr;
+  // Called with the rows that were found, a few at a time and in any order: what will be read of them can come while others
+  // are looked for.
+  std::function<void(const std::uint32_t* slots, std::uint32_t n)> ahead;
 };
 
 // What a draw has done to its view, beside choosing rows.

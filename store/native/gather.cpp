@@ -144,7 +144,7 @@ bool Sampler::make_room(const ReaderEpoch& epoch, std::uint32_t n, const std::ui
 
 bool Sampler::gather(ReaderEpoch& epoch, std::uint32_t n, const std::uint64_t* offsets, std::byte* out) {
   const TableCore& t = *table_;
-  prefetch_small(Source::successor, n);
+  prefetch_successors(n);
   since_ = 0;
   const Cell* cells = cells_.data();
   std::byte* values = out + offsets[plan_.outputs.size() + 3];  // of rows that vary in length
@@ -255,7 +255,7 @@ void Sampler::gather_window(const Output& output, std::uint32_t n, std::byte* to
       for (std::uint32_t i = 0; i < n; ++i) {
         const Window& w = windows_[i];
         std::byte* at = to + std::size_t{i} * output.row_bytes;
-        memset(at, 0, output.row_bytes);
+        if (w.before + w.steps < output.row_bytes) memset(at, 0, output.row_bytes);
         memset(at + plan_.before - w.before, 1, w.before + w.steps);
       }
       break;

@@ -11,4 +11,8 @@ namespace conduit {
 // out[i] = base[i]^exponent; 0 where base[i] is 0. base finite and >= 0, exponent in [0, 4]. `out` may be `base`.
 void powers(const double* base, double exponent, double* out, std::uint32_t n);
 
+// Importance weights: out[i] = (least / probabilities[i])^exponent, `least` no larger than any of them; relative error below 1e-7.
+// T. Schaul et al., "Prioritized experience replay", ICLR 2016.
+void importance_weights(const double* probabilities, double least, double exponent, float* out, std::uint32_t n);
+
 }  // namespace conduit

@@ -14,30 +14,33 @@ constexpr std::uint32_t kLinks = 128;  // links of a window that are asked for a
 
 }  // namespace
 
-// Where the drawn rows are. Asks for what will be read of them first, so that it comes while other things are done.
-void Sampler::approach(std::uint32_t n) {
+// Asks for what will be read of these rows first, so that it comes while other things are done.
+void Sampler::prefetch(const std::uint32_t* slots, std::uint32_t n) const {
   const TableCore& t = *table_;
-  rows_.resize(std::size_t{n} * 2);
-  for (std::uint32_t i = 0; i < n; ++i) rows_[i] = locate(slots_[i]);
+  if (t.packs()) return;  // where rows are is known once their blocks have been unpacked
   if (sequences_) {
-    for (std::uint32_t i = 0; i < n; ++i) prefetch_links(slots_[i]);
+    for (std::uint32_t i = 0; i < n; ++i) prefetch_links(slots[i]);
   } else if (plan_.steps > 0) {
     for (std::uint32_t i = 0; i < n; ++i) {
-      __builtin_prefetch(&t.next_[slots_[i]]);
-      __builtin_prefetch(&t.flags_[slots_[i]]);
+      __builtin_prefetch(&t.next_[slots[i]], 0, 2);
+      __builtin_prefetch(&t.flags_[slots[i]], 0, 2);
     }
   }
-  prefetch_small(Source::row, n);
-  prefetch_small(Source::n_step_sum, n);
+  for (std::uint32_t i = 0; i < n && !small_rows_.empty(); ++i) {
+    const Cursor at = locate(slots[i]);
+    for (const auto [offset, bytes] : small_rows_) __builtin_prefetch(at.base + offset + at.row * bytes, 0, 2);
+  }
+}
+
+void Sampler::locate_rows(std::uint32_t n) {
+  rows_.resize(std::size_t{n} * 2);
+  for (std::uint32_t i = 0; i < n; ++i) rows_[i] = locate(slots_[i]);
 }
 
 // Small columns miss the cache once a row: all of them are asked for at once.
-void Sampler::prefetch_small(Source source, std::uint32_t n) const {
-  for (const Output& output : plan_.outputs) {
-    if (output.source != source || output.row_bytes > kSmallRow || output.element_bytes > 0) continue;
-    const std::uint64_t offset = table_->columns()[output.column].block_offset;
-    const Cursor* from = rows_.data() + (source == Source::successor ? n : 0);
-    for (std::uint32_t i = 0; i < n; ++i) __builtin_prefetch(from[i].base + offset + from[i].row * output.row_bytes);
+void Sampler::prefetch_successors(std::uint32_t n) const {
+  for (const auto [offset, bytes] : small_successors_) {
+    for (const Cursor* at = rows_.data() + n; at < rows_.data() + 2 * n; ++at) __builtin_prefetch(at->base + offset + at->row * bytes);
   }
 }
 
@@ -121,6 +124,14 @@ void Sampler::append_runs(const std::vector<StepRun>& found, std::vector<CopyRun
 }
 
 void Sampler::resolve_sequence(std::uint32_t i, std::uint32_t slot, std::uint32_t n) {
+  if (walk_.together(slot, plan_.before, plan_.steps)) {
+    const Cursor at = rows_[i], first{at.base, at.row - plan_.before, at.block};
+    sequence_runs_.push_back({at.base, first.row, plan_.before + plan_.steps, at.block});
+    firsts_[i] = first;
+    rows_[n + i] = {at.base, at.row + plan_.steps, at.block};
+    windows_[i] = {plan_.steps, plan_.before, ends_ ? table_->flag(slot + plan_.steps - 1) : std::uint8_t{0}, 0.0f, 0.0};
+    return;
+  }
   found_.clear();
   const std::uint32_t before = walk_.backward(slot, plan_.before, found_);
   if (before < plan_.before) sequence_runs_.push_back({nullptr, 0, plan_.before - before});

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "clones.hpp"
 #include "error.hpp"
 #include "failpoints.hpp"
 #include "philox.hpp"
@@ -17,15 +16,10 @@ namespace {
 
 constexpr std::uint64_t kGoals = 0x6a09e667f3bcc909;  // turns a view's seed into that of its goals
 
-// Importance weights, normalised by the batch's largest, or the table's where `least` is its smallest probability:
-// w_i = (min p / p_i)^beta.
-// T. Schaul et al., "Prioritized experience replay", ICLR 2016.
-// `scratch` has room for n.
-void importance_weights(const double* probabilities, std::uint32_t n, double beta, double least, double* scratch, float* weights) {
+// Weights are normalised by the batch's largest, or by the table's where `least` is its smallest probability.
+double smallest(const double* probabilities, std::uint32_t n, double least) {
   for (std::uint32_t i = 0; i < n; ++i) least = std::min(least, probabilities[i]);
-  for (std::uint32_t i = 0; i < n; ++i) scratch[i] = least / probabilities[i];
-  powers(scratch, beta, scratch, n);
-  for (std::uint32_t i = 0; i < n; ++i) weights[i] = static_cast<float>(scratch[i]);
+  return least;
 }
 
 }  // namespace
@@ -33,7 +27,14 @@ void importance_weights(const double* probabilities, std::uint32_t n, double bet
 Sampler::Sampler(std::shared_ptr<TableCore> table, Plan plan)
     : table_(std::move(table)), plan_(std::move(plan)), walk_(*table_), ragged_(plan_.ragged()), sequences_(plan_.has(Source::sequence) || plan_.has(Source::mask)),
       stacks_(plan_.has(Source::stack)), next_stacks_(plan_.has(Source::next_stack)), after_(plan_.has(Source::after)),
-      goals_(plan_.hindsight != Hindsight::none), ends_(plan_.has(Source::terminated) || plan_.has(Source::truncated)) {}
+      goals_(plan_.hindsight != Hindsight::none), ends_(plan_.has(Source::terminated) || plan_.has(Source::truncated)) {
+  for (const Output& output : plan_.outputs) {
+    if (!of_columns(output.source) || output.row_bytes > kSmallRow || output.element_bytes > 0) continue;
+    const Place place{table_->columns()[output.column].block_offset, output.row_bytes};
+    if (output.source == Source::row || output.source == Source::n_step_sum) small_rows_.push_back(place);
+    if (output.source == Source::successor) small_successors_.push_back(place);
+  }
+}
 
 // Where a batch is drawn to: at once into the target, or where its size depends on the rows into a buffer of our own.
 std::byte* Sampler::begin(std::uint64_t bytes, Target* target) {
@@ -76,9 +77,9 @@ SampleStatus Sampler::sample(std::uint32_t n, Target* target, std::uint32_t stre
     Unpacked unpacked(t, epoch.get());
     unpacked.ahead(slots_.data(), n);
     try {
-      approach(n);  // what it asks for arrives while weights are computed
+      locate_rows(n);
       if (alike) std::fill_n(weights, n, 1.0f);  // as below, without the way there
-      else if (n > 0) importance_weights(probabilities, n, beta, least, draws_.data(), weights);
+      else importance_weights(probabilities, smallest(probabilities, n, least), beta, weights, n);
       FAILPOINT(gather_begin);
       whole = copy(*epoch, n, offsets.data(), target);
     } catch (const Error&) {  // rows on disk that it does not give
@@ -137,8 +138,9 @@ SampleStatus Sampler::draw(std::uint32_t n, std::uint32_t stream, std::uint64_t 
   if (t.counts_uses() && view.sampler() == kByMass) {
     if (!(state->total > 0.0)) return failed(SampleStatus::no_mass);
     if (!t.draw_counted(view, stream, batch, n, slots_.data(), probabilities, &spent_)) return failed(SampleStatus::used_up);
+    prefetch(slots_.data(), n);
   } else {
-    const DrawStatus status = t.draw(view, {n, draws_.data()}, slots_.data(), probabilities, &state->drawn);
+    const DrawStatus status = t.draw(view, {n, draws_.data(), [this](const std::uint32_t* slots, std::uint32_t found) { prefetch(slots, found); }}, slots_.data(), probabilities, &state->drawn);
     if (status != DrawStatus::ok) return failed(status == DrawStatus::no_mass ? SampleStatus::no_mass : SampleStatus::few_rows);
     if (t.counts_uses()) t.count_uses(n, slots_.data(), &spent_);
   }
@@ -191,7 +193,8 @@ bool Sampler::read(const std::uint64_t* keys, std::uint32_t n, Target* target, s
     }
     Unpacked unpacked(t, epoch.get());
     unpacked.ahead(slots_.data(), n);
-    approach(n);
+    prefetch(slots_.data(), n);
+    locate_rows(n);
     const bool whole = copy(*epoch, n, offsets.data(), target);
     if (!epoch->leave() || !whole) continue;
     const std::size_t extra = plan_.outputs.size();

@@ -77,8 +77,9 @@ class Sampler {
   };
 
   // resolve.cpp: where everything is
-  void approach(std::uint32_t n);
-  void prefetch_small(Source source, std::uint32_t n) const;
+  void prefetch(const std::uint32_t* slots, std::uint32_t n) const;
+  void prefetch_successors(std::uint32_t n) const;
+  void locate_rows(std::uint32_t n);
   void resolve(std::uint32_t n, const std::uint32_t* slots);
   template <class Reward>
   void resolve_steps(std::uint32_t n, const std::uint32_t* slots, std::uint64_t offset);
@@ -115,6 +116,10 @@ class Sampler {
   Plan plan_;
   Walk walk_;
   bool ragged_, sequences_, stacks_, next_stacks_, after_, goals_, ends_;  // what the plan has
+  struct Place {
+    std::uint64_t offset, row_bytes;  // of a column in its block
+  };
+  std::vector<Place> small_rows_, small_successors_;  // which are asked for ahead
   std::vector<Window> windows_;
   std::vector<Cursor> rows_;       // of each drawn row, then of each successor
   std::vector<std::uint32_t> afters_;  // slots of the successors

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::uint64_t ceil_div(std::uint64_t n, std::uint64_t d) { return (n + d - 1) / d; }
 
+constexpr std::uint64_t kCached = 4096;  // a level of so few entries is not asked for ahead: every batch keeps it in a cache
+
 // The order in which a line is halved by `descend`.
 inline double line_sum(const double* x) { return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7])); }
 
@@ -71,8 +73,9 @@ void SumTree::find(const double* masses, std::uint32_t n, std::uint32_t* leaves)
     std::fill(mass + count, mass + kDescendGroup, 0.0);  // spare lanes of a vector
     std::fill_n(node, kDescendGroup, 0);
     for (std::uint32_t k = levels_; k-- > 0;) {
-      descend(level_[k], mass, node, count);
+      descend(level_[k], mass, node, count, size_[k] / kFanOut);
       if (k == 0) break;
+      if (size_[k - 1] <= kCached) continue;
       for (std::uint32_t i = 0; i < count; ++i) __builtin_prefetch(level_[k - 1] + node[i] * std::int64_t{kFanOut});
     }
     for (std::uint32_t i = 0; i < count; ++i) leaves[start + i] = static_cast<std::uint32_t>(node[i]);
@@ -90,7 +93,7 @@ void SumTree::find_equal(const double* masses, std::uint32_t n, std::uint32_t* l
     std::fill_n(node, kDescendGroup, 0);
     std::iota(place, place + count, start);
     for (std::uint32_t k = levels_; k-- > 0;) {
-      descend(level_[k], mass, node, count);
+      descend(level_[k], mass, node, count, size_[k] / kFanOut);
       const auto full = static_cast<double>(std::uint64_t{1} << 3 * k);  // leaves below a node of this level
       std::uint32_t left = 0;
       for (std::uint32_t i = 0; i < count; ++i) {

@@ -2,19 +2,22 @@
 
 namespace conduit {
 
+bool Walk::together(std::uint32_t slot, std::uint32_t before, std::uint32_t most) const {
+  if (t_.runs_ == nullptr || most > 255 || before > t_.run(slot)) return false;
+  const std::uint32_t b = t_.block_of(slot), after = slot + most;
+  // acquire: pairs with fold_rows; a row beyond the folded ones has the count of a former life
+  return after < b * t_.shared().rows_per_block + t_.block(b).folded.load(std::memory_order_acquire) && t_.run(after) >= most;
+}
+
 // Rows of one writer and one environment lie one after the other: mostly one count tells that all `most` steps do, and a row
 // after them (which makes them steps). Else such runs are recognised by looking at each row, so that a step does not have
 // to wait for the link that the one before it loaded.
 Steps Walk::forward(std::uint32_t slot, std::uint32_t most, bool last_step, std::vector<StepRun>& runs) const {
-  const std::uint32_t rows = t_.shared().rows_per_block;
-  if (t_.runs_ != nullptr && most <= 255) {
-    const std::uint32_t b = t_.block_of(slot), after = slot + most;
-    // acquire: pairs with fold_rows; a row beyond the folded ones has the count of a former life
-    if (after < b * rows + t_.block(b).folded.load(std::memory_order_acquire) && t_.run(after) >= most) {
-      runs.push_back({slot, most});
-      return {most, after - 1, after};
-    }
+  if (together(slot, 0, most)) {
+    runs.push_back({slot, most});
+    return {most, slot + most - 1, slot + most};
   }
+  const std::uint32_t rows = t_.shared().rows_per_block;
   Steps found{0, slot, slot};
   for (std::uint32_t at = slot;;) {
     const std::uint32_t end = (t_.block_of(at) + 1) * rows;

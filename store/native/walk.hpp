@@ -28,6 +28,9 @@ class Walk {
  public:
   explicit Walk(const TableCore& table) : t_(table) {}
 
+  // Whether the `before` rows before `slot`, `most` steps from it on and a row after them all lie one after the other. One count
+  // each way tells, where there are counts; where it is false they may, and the walks below will find out.
+  bool together(std::uint32_t slot, std::uint32_t before, std::uint32_t most) const;
   // Appends the runs of the steps. With `last_step` a step counts though no row follows it.
   Steps forward(std::uint32_t slot, std::uint32_t most, bool last_step, std::vector<StepRun>& runs) const;
   // Appends the runs of the `most` rows before `slot`, or as many as its episode has; returns how many.

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from conduit import Table
-from tests.store_support import episodes, fresh_store, keys_of, plain_table, prioritized, scalar_writer, step
+from tests.store_support import column_of, episodes, fresh_store, keys_of, plain_table, prioritized, scalar_writer, step
 from tests.worker import worker
 
 QUICK = settings(
@@ -96,3 +96,39 @@ def test_probabilities_are_numpys_powers(alpha: float, eps: float, seed: int, n:
         table.reconfigure(alpha=alpha, eps=eps)
         np.testing.assert_allclose(table.info().total_priority, mass.sum(), rtol=1e-12)
         table.verify()
+
+
+def philox_draws(seed: int, stream: int, batch: int, n: int) -> Any:
+    """n uniform numbers of Philox4x32-10, from its definition (J. K. Salmon et al., SC 2011)."""
+    half, low, count = np.uint64(32), np.uint64(0xFFFFFFFF), -(-n // 2)
+    own = 1 << 31  # a caller's streams are apart from those that processes get
+    c = [np.arange(count, dtype=np.uint64)]
+    c += [np.full(count, word, np.uint64) for word in (batch & 0xFFFFFFFF, batch >> 32, own | stream)]
+    key = [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        c = [b >> half ^ c[1] ^ np.uint64(key[0]), b & low, a >> half ^ c[3] ^ np.uint64(key[1]), a & low]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    pairs = np.stack([c[0] << half | c[1], c[2] << half | c[3]], axis=1)
+    return (pairs.ravel()[:n] >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@QUICK
+@given(
+    seed=st.integers(0, 2**64 - 1), stream=st.integers(0, 2**31 - 1),
+    sizes=st.lists(st.integers(1, 300), min_size=1, max_size=4), weighted=st.booleans(),
+)  # fmt: skip
+def test_draws_are_of_philox(seed: int, stream: int, sizes: list[int], weighted: bool) -> None:
+    """Whatever the processor: vector units or not, all sizes of batches, both ways down the tree."""
+    from conduit import samplers
+
+    rows = 700
+    with fresh_store(max_processes=2) as store:
+        sampler: Any = prioritized(0.6, 0.5) if weighted else samplers.Uniform()
+        table = plain_table(store, 1_000, sampler=sampler, seed=seed)
+        table.extend({"x": np.arange(rows)})  # all as likely
+        in_place = column_of(table)[np.argsort(keys_of(table) & np.uint64(0xFFFFFFFF))]  # in the order of their slots
+        for batch, n in enumerate(sizes):
+            drawn = table.sample(n, stream=stream)["x"]
+            places = np.floor(philox_draws(seed, stream, batch, n) * rows).astype(int)
+            np.testing.assert_array_equal(drawn, in_place[places])
