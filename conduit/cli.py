@@ -60,8 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure on this machine")
     benches = bench.add_subparsers(title="benchmarks", required=True, metavar="WHAT")
     rllib = benches.add_parser("rllib", help="a training step of RLlib, stock and through Conduit in turns")
-    rllib.add_argument("--quick", action="store_true", help="four cells of the 24, short: a few minutes")
-    rllib.add_argument("--only", metavar="PATTERN", help="cells, as in 'dqn/*/64x64/0'")
+    rllib.add_argument("--quick", action="store_true", help="four of the cells, short: a few minutes")
+    only = "cells, as in 'dqn/*/64x64/0'; may be given again for more of them"
+    rllib.add_argument("--only", action="append", metavar="PATTERN", default=[], help=only)
     rllib.add_argument("--steps", type=_positive, metavar="N", help="training steps of each side (300, quick 200)")
     rllib.add_argument("--rounds", type=_positive, metavar="R", help="turns that they are divided into (6, quick 4)")
     rllib.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (runs/<time>-bench-rllib)")

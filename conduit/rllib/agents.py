@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from conduit.rllib.delivery import Deliveries
+from conduit.rllib.delivery import Deliveries, Nothing, Patience
 from conduit.rllib.ingest import Address, Fragment, FragmentWriter
 from conduit.rllib.replay import Delivering, PrioritizedReplay, Replay
 from conduit.samplers import Prioritized
@@ -107,6 +107,7 @@ class AgentsReplay:
         self.modules: dict[str, Replay] = {}
         self._delivery = delivery
         self._learners = learners
+        self._patience = Patience(delivery.timeout)
         self._writer: AgentsWriter | None = None
         self._added = 0
 
@@ -130,16 +131,21 @@ class AgentsReplay:
             for module, fragments in episode.modules.items():
                 self._of(module).add(fragments)
 
-    def sample(self, num_items: int | None = None, **given: Any) -> list[Deliveries]:
+    def sample(self, num_items: int | None = None, **given: Any) -> list[Any]:
         """Return `num_items` rows of every module that has some to draw, or a share of them for each learner.
 
+        `Deliveries` objects; `Nothing`, at the beginning, where no module has a row to draw.
+
         Raises:
-            What `Replay.sample` raises. SampleTimeout: also where no module has a row to draw.
+            What `Replay.sample` raises.
         """
         ready = {name: replay for name, replay in self.modules.items() if replay.table.can_sample(num_items or 1)}
+        if not ready and self._patience.lasts():
+            return [Nothing() for _ in range(self._learners)]
         if not ready:
             raise SampleTimeout("no module has a row to draw yet: raise num_steps_sampled_before_learning_starts")
         drawn = {name: replay.sample(num_items, **given) for name, replay in ready.items()}
+        self._patience.over()
         return [Deliveries({name: shares[i] for name, shares in drawn.items()}) for i in range(self._learners)]
 
     def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
@@ -170,6 +176,7 @@ class AgentsReplay:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Put back what get_state has returned; see `Replay.set_state`."""
         self._added = state["added"]
+        self._patience = Patience(self._delivery.timeout)
         for name, own in state["modules"].items():
             self._of(name).set_state(own)
 

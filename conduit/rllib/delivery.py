@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from conduit.rllib.n_steps import transitions
 from conduit.rllib.sequences import BEGINS
 from conduit_store.arrays import Array
 
-__all__ = ["Deliveries", "Delivery", "begin"]
+__all__ = ["Deliveries", "Delivery", "Nothing", "Patience", "begin"]
 
 _NAMES = {"action": "actions", "reward": "rewards", "terminated": "terminateds", "truncated": "truncateds",
           "weights": "weights", "n_step": "n_step", "obs": "obs", "next_obs": "new_obs"}  # fmt: skip
@@ -117,6 +118,47 @@ class Deliveries:
     def training_data(self, module_id: str) -> Any:
         """As of a `Delivery`; every module has its own columns."""
         return _training_data(self.modules)
+
+
+class Nothing:
+    """In place of a delivery where nothing can be drawn yet: no update is made, and training goes on."""
+
+    def __len__(self) -> int:
+        return 1  # RLlib shares out by length, and each learner gets one
+
+    def env_steps(self) -> int:
+        """Steps that it holds."""
+        return 0
+
+    def agent_steps(self) -> int:
+        """Steps that it holds."""
+        return 0
+
+
+class Patience:
+    """How long training steps go without a batch, until the first.
+
+    A training step collects and then draws, so nothing comes while a draw waits. RLlib collects
+    `num_steps_sampled_before_learning_starts` steps first; but an algorithm that was restored without its replay has
+    those behind it, and would draw after its first step.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._until: float | None = None
+        self.needed = True  # nothing has been drawn yet
+
+    def over(self) -> None:
+        """Something was drawn. From now on a draw that finds nothing is an error."""
+        self.needed = False
+
+    def lasts(self) -> bool:
+        """Whether to go on without a batch: for `timeout` seconds from the first time that this was asked."""
+        if not self.needed or self._timeout is None:
+            return self.needed
+        now = time.monotonic()
+        self._until = self._until or now + self._timeout
+        return now < self._until
 
 
 def _training_data(modules: Mapping[str, Delivery]) -> Any:

@@ -65,7 +65,7 @@ class _Progress:
 def run(
     *,
     quick: bool = False,
-    only: str | None = None,
+    only: Sequence[str] = (),
     steps: int | None = None,
     rounds: int | None = None,
     seed: int = 1,
@@ -79,7 +79,7 @@ def run(
     Main thread only: it takes over SIGINT and SIGTERM, and gives them back.
 
     Raises:
-        ConfigError: no cell matches `only`, or there are fewer steps than rounds.
+        ConfigError: a pattern of `only` matches no cell, or there are fewer steps than rounds.
         MissingExtra: ray, torch, gymnasium, matplotlib or rich is not installed.
     """
     require("bench rllib")

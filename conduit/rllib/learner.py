@@ -9,7 +9,7 @@ from typing import Any
 
 from conduit.rllib.agents import AgentsReplay
 from conduit.rllib.bootstrap import install
-from conduit.rllib.delivery import Deliveries, Delivery, begin
+from conduit.rllib.delivery import Deliveries, Delivery, Nothing, begin
 from conduit.rllib.episodes import opened
 from conduit.rllib.replay import Replay
 from conduit.rllib.rollouts import QueueAddress
@@ -32,9 +32,14 @@ class BatchLearner:
         self._conduit_replay = replay
 
     def update(self, *given: Any, training_data: Any = None, **named: Any) -> Any:
-        """Update from a `Delivery`, whose columns become the train batch as they are; all else as the class does."""
+        """Update from a `Delivery`, whose columns become the train batch as they are; all else as the class does.
+
+        From `Nothing`, make no update: of its results there are the modules' names, whose weights RLlib hands on.
+        """
         if training_data is not None and training_data.episodes:
             first = training_data.episodes[0]
+            if isinstance(first, Nothing):
+                return {name: {} for name in self.module.keys()}  # type: ignore[attr-defined]  # noqa: SIM118
             if isinstance(first, Delivery | Deliveries):
                 training_data = self._from_delivery(first)
         return super().update(*given, training_data=training_data, **named)  # type: ignore[misc]

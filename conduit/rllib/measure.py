@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -102,17 +102,19 @@ QUICK = (Cell("dqn", 32, 256, 0), Cell("dqn", 256, 256, 0), Cell("sac", 256, 256
 QUICK_PLAN = Plan(steps=200, rounds=4)
 
 
-def choose(*, quick: bool, only: str | None) -> tuple[Cell, ...]:
-    """The cells of the grid, or of the quick selection, whose names match the pattern `only` (as in 'sac/*/0').
+def choose(*, quick: bool, only: Sequence[str] = ()) -> tuple[Cell, ...]:
+    """The cells of the grid, or of the quick selection, whose names match one of the patterns `only` (as in 'sac/*/0').
+
+    All of them without a pattern; in the grid's order, each once.
 
     Raises:
-        ConfigError: none does.
+        ConfigError: a pattern matches none.
     """
     cells = QUICK if quick else GRID
-    chosen = tuple(cell for cell in cells if only is None or fnmatchcase(cell.name, only))
-    if not chosen:
-        raise ConfigError(f"no cell matches {only!r}; there are {', '.join(cell.name for cell in cells)}")
-    return chosen
+    for pattern in only:
+        if not any(fnmatchcase(cell.name, pattern) for cell in cells):
+            raise ConfigError(f"no cell matches {pattern!r}; there are {', '.join(cell.name for cell in cells)}")
+    return tuple(cell for cell in cells if not only or any(fnmatchcase(cell.name, pattern) for pattern in only))
 
 
 def config_of(

@@ -10,7 +10,7 @@ import numpy as np
 
 from conduit.batch import Batch
 from conduit.loader import Loader
-from conduit.rllib.delivery import Delivery
+from conduit.rllib.delivery import Delivery, Nothing, Patience
 from conduit.rllib.frames import Prepared
 from conduit.rllib.ingest import Address, Fragment, FragmentWriter
 from conduit.rllib.n_steps import drawn_steps
@@ -53,6 +53,7 @@ class Replay:
         self._table: Table | None = None
         self._writer: FragmentWriter | None = None
         self._keys: Any = None  # of the batch delivered last
+        self._patience = Patience(delivery.timeout)
         self._added = self._episodes = self._delivered = self._batches = 0
 
     @property
@@ -94,14 +95,16 @@ class Replay:
         batch_length_T: int | None = None,
         beta: float | None = None,
         **_: Any,
-    ) -> list[Delivery]:
-        """Return a prepared batch of `num_items` windows, or a share of it for each learner.
+    ) -> list[Any]:
+        """Return a prepared batch of `num_items` windows, or a share of it for each learner: `Delivery` objects.
 
         A learner's share is what RLlib gives it: every so manieth row. RLlib's other arguments do not apply.
+        Until there has been something to draw for the first time, each gets `Nothing`, without a wait.
 
         Raises:
             ConfigError: n_step, gamma or a sequence length other than the table was created for.
-            SampleTimeout: nothing can be drawn; says what is missing.
+            SampleTimeout: nothing can be drawn, and at the beginning not for `timeout` seconds of training steps; says
+                what is missing.
         """
         address = self.address
         length = batch_length_T or 0
@@ -115,15 +118,25 @@ class Replay:
             raise ConfigError("sample() needs num_items, the rows of a batch")
         if beta is not None:
             self._set_beta(beta)
+        if self._patience.needed and not self._can_draw(num_items) and self._patience.lasts():
+            return self._nothing()
         if address.max_seq_len:
             return self._sequences(num_items)
         prepared = self._draw(num_items)
+        self._patience.over()
         steps = None
         if not isinstance(address.n_step, int):
             steps = drawn_steps(address.n_step, num_items, address.seed, self._batches)
         self._delivered += num_items
         self._batches += 1
         return self._shares(prepared, steps)
+
+    def _can_draw(self, n: int) -> bool:
+        table = self._existing()
+        return table is not None and table.can_sample(n)
+
+    def _nothing(self) -> list[Nothing]:
+        return [Nothing() for _ in range(self._learners)]
 
     def _shares(self, prepared: Prepared, steps: Any) -> list[Delivery]:
         """A batch in equal shares, and its keys in the order in which learners report their errors."""
@@ -133,7 +146,7 @@ class Replay:
             Delivery(batch, steps=steps, gamma=self.address.gamma, parts=(i, of), stacks=stacks) for i in range(of)
         ]
 
-    def _sequences(self, num_items: int) -> list[Delivery]:
+    def _sequences(self, num_items: int) -> list[Any]:
         """Sequences, one after the other, until they have `num_items` steps, each counted with one more as RLlib does.
 
         All learners get as many. As there, one is drawn again that is not longer than the burn-in.
@@ -151,6 +164,8 @@ class Replay:
             if needed <= len(rows):
                 break
             if not len(rows) and len(lengths) >= _SHORT:
+                if self._patience.lasts():
+                    return self._nothing()
                 raise SampleTimeout(
                     f"{len(lengths)} sequences were drawn, and none is longer than burn_in_len={self.address.burn_in}: "
                     "episodes are shorter. Lower it"
@@ -158,6 +173,7 @@ class Replay:
         self._delivered += num_items
         self._batches += 1
         made = chosen(parts, rows[:needed])
+        self._patience.over()
         return [Delivery(made, parts=(i, of)) for i in range(of)]
 
     def _prepared(self, batch: Batch) -> Prepared:
@@ -244,6 +260,7 @@ class Replay:
         """
         self._added, self._episodes, self._delivered = state["added"], state["episodes"], state["delivered"]
         self._keys = None
+        self._patience = Patience(self._delivery.timeout)
         self._close_loader()  # what it has prepared is of the rows before
         table = self._existing()
         if state["schema"] is not None:

@@ -18,11 +18,12 @@ FOLDER = ROOT / "tests" / "integration" / "rllib"  # its files import ray, so th
 SOURCES = [(FOLDER / name).read_text() for name in ("exact.py", "on_policy.py", "offline.py", "behaviour.py")]
 EXACT = [f"exact_{name}" for source in SOURCES for name in re.findall(r'^    "(\w+)": lambda: exact', source, re.M)]
 BEHAVIOUR = [name for source in SOURCES for name in re.findall(r"^def (\w+)\(\) -> None:", source, re.M)]
-FLOWS = [name for source in SOURCES for name in re.findall(r'^    "(\w+)": lambda: flows', source, re.M)]
+FLOW = re.compile(r'^    "(\w+)": lambda: (?:flows|restarts|tunes)\(', re.M)
+FLOWS = [name for source in SOURCES for name in FLOW.findall(source)]
 # Processes start, which takes each ten seconds, and some die: minutes.
 SLOW = (
-    "remote_runners", "tune_trials", "crash", "exact_dqn_learners", "exact_dqn_lstm_learners", "exact_sac_learners",
-    "exact_ppo_remote", "exact_ppo_learners", "restarts", *FLOWS,
+    "remote_runners", "tune_dqn", "crash", "exact_dqn_learners", "exact_dqn_lstm_learners", "exact_sac_learners",
+    "exact_ppo_remote", "exact_ppo_learners", *FLOWS,
 )  # fmt: skip
 QUICK = [name for name in (*EXACT, *BEHAVIOUR) if name not in SLOW]
 
@@ -68,4 +69,4 @@ def test_rllib_with_processes(name: str) -> None:
 def test_every_scenario_is_run() -> None:
     assert set(SLOW) < {*BEHAVIOUR, *EXACT, *FLOWS}
     assert len(EXACT) == 32
-    assert len(FLOWS) == 5
+    assert len(FLOWS) == 9

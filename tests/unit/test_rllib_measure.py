@@ -46,14 +46,21 @@ class TestCells:
         assert GRID[0].name == "dqn/32/64x64/0"
 
     def test_patterns(self) -> None:
-        assert [cell.name for cell in choose(quick=True, only="sac/*")] == ["sac/256/256x256/0"]
-        assert len(choose(quick=False, only="*/512/*/2")) == 6
+        assert [cell.name for cell in choose(quick=True, only=["sac/*"])] == ["sac/256/256x256/0"]
+        assert len(choose(quick=False, only=["*/512/*/2"])) == 6
         assert {cell.algorithm for cell in GRID} == set(WEIGHTS)
-        assert choose(quick=False, only=None) == GRID
+        assert choose(quick=False) == GRID
+
+    def test_several_patterns(self) -> None:
+        found = choose(quick=False, only=["tqc/*/0", "dqn/32/*", "dqn/*/64x64/2"])
+        assert [cell.name for cell in found] == [
+            "dqn/32/64x64/0", "dqn/32/64x64/2", "dqn/32/256x256/0", "dqn/32/256x256/2", "dqn/256/64x64/2",
+            "dqn/512/64x64/2", "tqc/256/64x64/0", "tqc/256/256x256/0",
+        ]  # fmt: skip
 
     def test_a_pattern_without_a_cell_names_those_there_are(self) -> None:
         with pytest.raises(ConfigError, match=r"'bc/\*'.*dqn/32/256x256/0"):
-            choose(quick=True, only="bc/*")
+            choose(quick=True, only=["dqn/*", "bc/*"])
 
 
 class TestRecord:
@@ -145,9 +152,11 @@ class TestOptions:
         monkeypatch.setattr(grid, "run", lambda **options: given.append(options) or 0)
         assert cli.main(["bench", "rllib", "--quick", "--only=dqn/*", "--steps=40", "--rounds=2", "--out=x"]) == 0
         assert cli.main(["bench", "rllib", "--seed=7", "--threads=1"]) == 0
-        nothing = {"quick": False, "only": None, "steps": None, "rounds": None, "seed": 1, "threads": None, "out": None}
-        assert given[0] == nothing | {"quick": True, "only": "dqn/*", "steps": 40, "rounds": 2, "out": Path("x")}
+        assert cli.main(["bench", "rllib", "--only=tqc/*", "--only", "sac/256/*"]) == 0
+        nothing = {"quick": False, "only": [], "steps": None, "rounds": None, "seed": 1, "threads": None, "out": None}
+        assert given[0] == nothing | {"quick": True, "only": ["dqn/*"], "steps": 40, "rounds": 2, "out": Path("x")}
         assert given[1] == nothing | {"seed": 7, "threads": 1}
+        assert given[2] == nothing | {"only": ["tqc/*", "sac/256/*"]}
 
     @pytest.mark.parametrize("argv", [["bench"], ["bench", "nonsense"], ["bench", "rllib", "--steps=0"]])
     def test_what_is_refused(self, argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +167,7 @@ class TestOptions:
 
     @pytest.mark.parametrize(
         ("options", "message"),
-        [({"only": "bc/*"}, "no cell"), ({"steps": 2, "rounds": 3}, "2 steps in 3 rounds")],
+        [({"only": ["bc/*"]}, "no cell"), ({"steps": 2, "rounds": 3}, "2 steps in 3 rounds")],
     )
     def test_refused_before_ray_is_imported(
         self, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 import conduit
 import conduit.gc
 import conduit.rllib
+from conduit.rllib.delivery import Nothing
 from conduit.rllib.ingest import Address
 from conduit.rllib.pong import FRAMES, Pong
 from conduit.rllib.replay import Delivering, Replay
@@ -232,15 +234,45 @@ def checkpoints() -> None:
 
 
 def checkpoints_without_replay() -> None:
-    """As in RLlib, the buffer is saved only where the config says so."""
+    """As in RLlib, the buffer is saved only where the config says so; what is restored without it learns again."""
     algo = conduit.rllib.attach(short(dqn())).build_algo()
-    algo.train()
+    for _ in range(3):  # beyond the steps that RLlib collects before it learns
+        algo.train()
     with tempfile.TemporaryDirectory() as folder:
         path = algo.save_to_path(Path(folder) / "a")
         algo.stop()
         again = type(algo).from_checkpoint(path)
-    assert len(again.local_replay_buffer) == 0
+    replay = again.local_replay_buffer
+    assert len(replay) == 0
+    sampled: list[Any] = []
+    draw = replay.sample
+    replay.sample = lambda *given, **named: sampled.append(draw(*given, **named)) or sampled[-1]
+    result: Any = again.train()
+    assert len(replay) == result["replay_buffer"]["num_env_steps_added_lifetime"] >= 100
+    kinds = [type(share).__name__ for shares in sampled for share in shares]
+    learnt = kinds.count("Delivery")
+    assert kinds == ["Nothing"] * (len(kinds) - learnt) + ["Delivery"] * learnt, kinds
+    assert learnt < len(kinds), "a step was drawn before its successor was there"
+    assert replay.table.info().updated == 32 * learnt > 0
+    assert result["learners"]["default_policy"]["num_module_steps_trained"] == 32 * learnt
     again.stop()
+
+
+def waits_for_steps_in_vain() -> None:
+    """Training steps go without a batch for so long, and then it is an error; what was restored counts as nothing."""
+    with replaying(timeout=0.05) as replay:
+        episode = SingleAgentEpisode(observations=[np.zeros(2, np.float32)], len_lookback_buffer=0)
+        episode.add_env_step(np.ones(2, np.float32), np.int64(0), 1.0)
+        replay.add(episode)  # its successor is not there
+        (share,) = replay.sample(8)
+        assert isinstance(share, Nothing)
+        assert len(share) == 1
+        assert not share.env_steps()
+        time.sleep(0.06)
+        with pytest.raises(conduit.SampleTimeout, match="1 rows are there"):
+            replay.sample(8)
+        replay.set_state(replay.get_state())
+        assert isinstance(replay.sample(8)[0], Nothing)
 
 
 class Keys(gym.Env):  # type: ignore[type-arg]
@@ -279,11 +311,25 @@ def flattened_observations() -> None:
     algo.stop()
 
 
+@contextmanager
+def replaying(n_step: int = 1, gamma: float = 0.99, timeout: float = 5.0) -> Iterator[Replay]:
+    """A replay without an algorithm."""
+    store = conduit.Store.create(f"replay-{os.getpid()}", "64MiB")
+    address = Address(store.name, str(names.runtime_dir()), 100, Uniform(), n_step, gamma, 2, 5.0, 0)
+    replay = Replay(store, address, Delivering(0, None, timeout), saved=False)
+    try:
+        yield replay
+    finally:
+        replay.close()
+
+
 def nested_observations() -> None:
     """Dict observations that no connector flattens arrive at the module as RLlib would give them."""
-    store = conduit.Store.create(f"nested-{os.getpid()}", "64MiB")
-    address = Address(store.name, str(names.runtime_dir()), 100, Uniform(), 2, 0.9, 2, 5.0, 0)
-    replay = Replay(store, address, Delivering(0, None, 5.0), saved=False)
+    with replaying(n_step=2, gamma=0.9) as replay:
+        _nested(replay)
+
+
+def _nested(replay: Replay) -> None:
     env = Keys()
     episode = SingleAgentEpisode(observation_space=env.observation_space, action_space=env.action_space)
     episode.add_env_reset(observation=env.reset()[0])
@@ -303,7 +349,6 @@ def nested_observations() -> None:
     assert columns["actions"].tolist() == (t % 2).tolist()
     assert np.array_equal(columns["truncateds"], after == 7)
     assert sorted(set(t.tolist())) == list(range(7))
-    replay.close()
 
 
 def stops_within_episodes() -> None:
@@ -441,31 +486,48 @@ def crash() -> None:
     assert name in conduit.gc.collect()
 
 
-def tune_trials() -> None:
-    """Trials side by side have stores of their own, though they come from one config."""
+def tune_trials(config: Any, name: str) -> list[Any]:
+    """Two trials of one config, of the algorithm `name`, that are there at the same time; what each said last.
+
+    Each has a store of its own, and nothing stays of either.
+    """
     from ray import tune
 
     before = stores()
     with tempfile.TemporaryDirectory() as folder:
-        config = conduit.rllib.attach(short(dqn()))
+
+        def meet(*, algorithm: Any, **_: Any) -> None:
+            """Neither goes on from its first iteration before the other has come so far."""
+            source = algorithm.local_replay_buffer or algorithm.conduit_rollouts
+            (Path(folder) / f"{os.getpid()}.here").write_text(source.store.name, encoding="ascii")
+            until(lambda: len(list(Path(folder).glob("*.here"))) == 2, 90)
+
+        config = conduit.rllib.attach(config.callbacks(on_train_result=meet), host_memory="64MiB")
         config.training(lr=tune.grid_search([1e-3, 1e-4]))
         grid = tune.Tuner(
-            "DQN",
+            name,
             param_space=config,
             run_config=tune.RunConfig(stop={"training_iteration": 2}, storage_path=folder, verbose=0),
         ).fit()
         assert not grid.errors, grid.errors
-        stored = [(found.metrics or {})["replay_buffer"]["num_env_steps_stored"] for found in grid]
-        assert len(stored) == 2
-        assert min(stored) >= 200
-    until(lambda: stores() == before, 30)
+        named = {path.read_text(encoding="ascii") for path in Path(folder).glob("*.here")}
+    assert len(named) == 2, "one store for both trials"
+    until(lambda: live() <= before, 30)
+    conduit.gc.collect()
+    return [found.metrics for found in grid]
+
+
+def tune_dqn() -> None:
+    """Trials side by side: each fills its own replay."""
+    for found in tune_trials(short(dqn()), "DQN"):
+        assert found["replay_buffer"]["num_env_steps_stored"] == found["num_env_steps_sampled_lifetime"] >= 200
 
 
 SCENARIOS = {
     f.__name__: f
     for f in (trains, several_agents_train, recurrent_trains, pong, frames_are_checked, evicts,
-              checkpoints, checkpoints_without_replay,
+              checkpoints, checkpoints_without_replay, waits_for_steps_in_vain,
               flattened_observations, nested_observations, stops_within_episodes, evaluates, callbacks, refuses,
-              remote_runners, tune_trials,
+              remote_runners, tune_dqn,
               crash)
 }  # fmt: skip

@@ -23,6 +23,7 @@ from conduit.rllib.delivery import Deliveries, Delivery, begin
 from conduit.rllib.sequences import sequences
 
 STEPS = "num_env_steps_sampled_lifetime"
+SMALL = {"capacity": 2_000}  # RLlib's trees of a million leaves take longer to make than all else here
 
 
 def dqn(**training: Any) -> Any:
@@ -30,6 +31,7 @@ def dqn(**training: Any) -> Any:
         DQNConfig()
         .environment("CartPole-v1")
         .debugging(seed=3)
+        .training(replay_buffer_config=SMALL)
         .training(target_network_update_freq=100, num_steps_sampled_before_learning_starts=0, **training)
     )
 
@@ -40,6 +42,7 @@ def sac(kind: Any = SACConfig, width: int = 32, **training: Any) -> Any:
         .environment("Pendulum-v1")
         .rl_module(model_config={"fcnet_hiddens": [width, width]})
         .debugging(seed=3)
+        .training(replay_buffer_config=SMALL)
         .training(target_network_update_freq=100, num_steps_sampled_before_learning_starts=0, **training)
     )
 
@@ -52,7 +55,7 @@ def agents(config: Any, env: Any = MultiAgentCartPole) -> Any:
     )
 
 
-SEVERAL = {"type": "MultiAgentPrioritizedEpisodeReplayBuffer", "capacity": 10_000, "alpha": 0.6, "beta": 0.4}
+SEVERAL = {"type": "MultiAgentPrioritizedEpisodeReplayBuffer", "capacity": 2_000, "alpha": 0.6, "beta": 0.4}
 
 
 def learners(config: Any, n: int) -> Any:
@@ -96,7 +99,7 @@ def stacks(env: Any, **training: Any) -> Any:
     return dqn(**training).environment(env).rl_module(model_config=model)
 
 
-UNIFORM = {"type": "EpisodeReplayBuffer", "capacity": 10_000}
+UNIFORM = {"type": "EpisodeReplayBuffer", "capacity": 2_000}
 RAINBOW = {"num_atoms": 51, "v_min": -10.0, "v_max": 10.0, "noisy": True}
 
 
@@ -226,7 +229,7 @@ def differ(one: Any, other: Any) -> bool:
 
 def exact(make: Any, *, batch: int, updates: int = 10, envs: int = 1, **attached: Any) -> None:
     """Ten updates of both on the same draws; batches, TD errors, parameters and optimizer state compared."""
-    twins = Twins(make, 400, envs, **attached)
+    twins = Twins(make, 240, envs, **attached)
     try:
         before = copy.deepcopy(twins.state(0)["rl_module"])
         for i in range(updates):
@@ -274,7 +277,7 @@ SCENARIOS = {
     "sac_agents": lambda: exact(
         lambda: agents(sac(replay_buffer_config=SEVERAL), MultiAgentPendulum), batch=32, updates=5
     ),
-    "sac": lambda: exact(lambda: sac(width=256, tau=0.01), batch=256),
+    "sac": lambda: exact(lambda: sac(width=256, tau=0.01), batch=256, updates=5),
     "sac_n_step_3": lambda: exact(lambda: sac(n_step=3), batch=64),
     "sac_n_step_range": lambda: exact(lambda: sac(n_step=(2, 5)), batch=64),
     "sac_uniform": lambda: exact(lambda: sac(replay_buffer_config=UNIFORM), batch=64),

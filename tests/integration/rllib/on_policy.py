@@ -28,10 +28,12 @@ import conduit.rllib
 from conduit.rllib import episodes as opening
 from conduit.rllib.rollouts import EpisodeWriter, QueueAddress
 from conduit_transport import names as runtime_names
+from tests.integration.rllib.behaviour import tune_trials
 from tests.integration.rllib.exact import STEPS, agents, differ, same
 
 SMALL = {"fcnet_hiddens": [16]}
 LSTM = {"use_lstm": True, "lstm_cell_size": 16, "max_seq_len": 8}
+HALF = {"train_batch_size_per_learner": 128, "minibatch_size": 32}  # where a step of RLlib's takes long
 
 
 def ppo(**training: Any) -> Any:
@@ -222,13 +224,13 @@ def flows(config: Any, iterations: int = 3, queues: int = 1) -> None:
         algo.stop()
 
 
-def restarts() -> None:
-    """An env runner of an asynchronous algorithm is killed: its successor writes into the same queue.
+def restarts(config: Any) -> None:
+    """An env runner is killed, the algorithm goes on, and its successor writes into the same queue.
 
     Two of them: where none is left for a moment, RLlib asks the driver's own, which has no environment.
     """
-    config = behind(asynchronous(APPOConfig), 0).fault_tolerance(restart_failed_env_runners=True)
-    config.env_runners(num_env_runners=2)
+    config.env_runners(num_env_runners=2, num_cpus_per_env_runner=0).fault_tolerance(restart_failed_env_runners=True)
+    config.resources(num_cpus_for_main_process=0)
     algo = conduit.rllib.attach(config, host_memory="256MiB").build_algo()
     try:
         algo.train()
@@ -236,7 +238,7 @@ def restarts() -> None:
         os.kill(worker, signal.SIGKILL)
         appended = _appended(algo)
         for _ in range(60):
-            algo.train()
+            result: Any = algo.train()
             found = algo.env_runner_group.foreach_env_runner(lambda _: os.getpid(), local_env_runner=False)
             if len(found) == 2 and worker not in found and _appended(algo) > appended + 1_000:
                 writers = algo.env_runner_group.foreach_env_runner(
@@ -246,9 +248,25 @@ def restarts() -> None:
                 break
         else:
             raise AssertionError(f"no steps of a successor of {worker} in {_appended(algo) - appended} rows")
+        assert result["learners"]["default_policy"]["num_module_steps_trained"] > 0
         algo.conduit_rollouts.store.queue("episodes").verify()
     finally:
         algo.stop()
+
+
+def tunes(config: Any, name: str) -> None:
+    """Trials of an on-policy algorithm side by side: every step goes through the trial's own queue."""
+    for found in tune_trials(config, name):
+        count = found["conduit"]["episodes"]
+        sampled = found["num_env_steps_sampled_lifetime"]
+        assert sampled >= 2 * 256
+        assert sampled < count["appended"], count
+        opened = count["consumers"]["default"].dropped_rows
+        assert opened + count["unacknowledged"] == count["appended"], count
+        assert opened > 0
+        if name == "PPO":
+            assert count["unacknowledged"] == 0, count
+            assert count["appended"] < 1.5 * sampled, count
 
 
 def _appended(algo: Any) -> int:
@@ -263,11 +281,16 @@ def behind(config: Any, learners: int, aggregators: int = 0) -> Any:
     return config.reporting(min_time_s_per_iteration=1, min_sample_timesteps_per_iteration=500)
 
 
+def halves(config: Any) -> Any:
+    """A processor for the trial's two processes: trials of Tune cannot do with none."""
+    return config.env_runners(num_cpus_per_env_runner=0.5).resources(num_cpus_for_main_process=0.5)
+
+
 SCENARIOS = {
     "ppo": lambda: exact(lambda: ppo().env_runners(num_envs_per_env_runner=2)),
-    "ppo_lstm": lambda: exact(lambda: ppo().rl_module(model_config=SMALL | LSTM)),
+    "ppo_lstm": lambda: exact(lambda: ppo(**HALF).rl_module(model_config=SMALL | LSTM)),
     "ppo_connector": lambda: exact(marked, updates=2),
-    "ppo_agents": lambda: exact(lambda: agents(ppo()), queues=2),
+    "ppo_agents": lambda: exact(lambda: agents(ppo(**HALF)), queues=2),
     "impala": lambda: exact_learner(lambda: asynchronous(IMPALAConfig)),
     "appo": lambda: exact_learner(lambda: asynchronous(APPOConfig, **LSTM)),
 }
@@ -283,5 +306,8 @@ FLOWS = {
     "impala_learners": lambda: flows(behind(asynchronous(IMPALAConfig), 1)),
     "impala_learners_aggregate": lambda: flows(behind(asynchronous(IMPALAConfig), 2, aggregators=1)),
     "appo_agents": lambda: flows(agents(behind(asynchronous(APPOConfig), 1)), queues=2),
-    "restarts": restarts,
+    "restarts": lambda: restarts(behind(asynchronous(APPOConfig), 0)),
+    "ppo_restarts": lambda: restarts(ppo().reporting(min_time_s_per_iteration=0)),
+    "tune_ppo": lambda: tunes(ppo().reporting(min_time_s_per_iteration=0), "PPO"),
+    "tune_appo": lambda: tunes(halves(behind(asynchronous(APPOConfig), 0)), "APPO"),
 }
