@@ -255,8 +255,13 @@ class Consumer:
             )
         return column
 
-    def take(self, demand: Demand, timeout: float | None, *, partial: int = NEVER) -> QueueBatch:
-        """Return the next batch of a checked demand; see `Queue.sample`. `partial`: when fewer rows will do."""
+    def take(
+        self, demand: Demand, timeout: float | None, *, partial: int = NEVER, pool: native.StagingPool | None = None
+    ) -> QueueBatch:
+        """Return the next batch of a checked demand; see `Queue.sample`. `partial`: when fewer rows will do.
+
+        `pool`: where the batch's memory comes from, the process's own if None.
+        """
         groups = None if demand.group_by is None else self.groups(demand.group_by, demand.group_size)
         column, width, signed = 0, 0, False
         if demand.max_tokens is not None:
@@ -265,7 +270,7 @@ class Consumer:
             width, signed = counted.row_bytes, counted.dtype.kind == "i"
         assert demand.rows is not None
         status, staging, delivery, n, waiting, leased, complete, key, tokens = self._native.take(
-            demand.rows, groups, demand.max_tokens or 0, column, width, signed, partial, timeout
+            demand.rows, groups, demand.max_tokens or 0, column, width, signed, partial, timeout, pool
         )
         if staging is None:
             raise self._refusal(status, demand, timeout, waiting, leased, complete, key, tokens)
