@@ -220,7 +220,7 @@ class Batch(native.BatchBase):
         return iter(self.names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._format.places
+        return isinstance(name, str) and name in self._format.places
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """Iterate over (name, array)."""
@@ -249,21 +249,27 @@ class Batch(native.BatchBase):
         """Return the columns as an Arrow record batch over this batch's memory.
 
         Copies nothing but, of nullable columns, which rows are null: Arrow wants bits where the batch has bytes. Where
-        each of several steps may be null, or has a length of its own, a row is a fixed-size list of them.
+        each of several steps may be null, or has a length of its own, a row is a fixed-size list of them. Steps that a
+        padded window does not have (`mask`) are null in columns of categories, and zeros in the others.
 
         Raises:
             MissingExtra: pyarrow is not installed.
         """
-        from conduit_store.arrow import block_to_arrow
+        from conduit_store.arrow import block_to_arrow, steps_within
 
         layout = self._format
         schema = layout.schema
         row_bytes = tuple(column.row_bytes for column in schema.columns)
         whole = BlockLayout(layout.n, 1, layout.offsets[-1], layout.offsets[: len(schema.columns)], row_bytes)
         address = np.frombuffer(self._staging, np.uint8).ctypes.data
-        return block_to_arrow(
+        rows = block_to_arrow(
             schema, whole, address, 0, layout.n, self._staging, self._starts(), categories=layout.categories
         )
+        for i, column in enumerate(schema.valued):
+            if column.categorical and layout._steps(column):  # 0 would be one of them
+                steps = steps_within(rows.column(i), self["mask"])
+                rows = rows.set_column(i, rows.schema.field(i).with_type(steps.type), steps)
+        return rows
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         """A copy travels: whoever unpickles it has arrays of his own."""
@@ -353,7 +359,7 @@ class DeviceBatch:
         return iter(self.names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tensors
+        return isinstance(name, str) and name in self._tensors
 
     def items(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Iterate over (name, tensor)."""

@@ -279,8 +279,13 @@ class Consumer:
             raise self.refusal(found, demand, timeout)
         return found
 
-    def attempt(self, demand: Demand, timeout: float | None, *, partial: int = NEVER) -> QueueBatch | Lack:
-        """As `take`; what there is instead where there is no batch."""
+    def attempt(
+        self, demand: Demand, timeout: float | None, *, partial: int = NEVER, pool: native.StagingPool | None = None
+    ) -> QueueBatch | Lack:
+        """As `take`; what there is instead where there is no batch.
+
+        `pool`: where the batch's memory comes from, the process's own if None.
+        """
         groups = None if demand.group_by is None else self.groups(demand.group_by, demand.group_size)
         column, width, signed = 0, 0, False
         if demand.max_tokens is not None:
@@ -289,7 +294,7 @@ class Consumer:
             width, signed = counted.row_bytes, counted.dtype.kind == "i"
         assert demand.rows is not None
         status, staging, delivery, n, *lack = self._native.take(
-            demand.rows, groups, demand.max_tokens or 0, column, width, signed, partial, timeout
+            demand.rows, groups, demand.max_tokens or 0, column, width, signed, partial, timeout, pool
         )
         if staging is None:
             return Lack(status, *lack)

@@ -6,11 +6,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from conduit_store.errors import ConfigError, MissingExtra
+from conduit_store.native import native
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Device", "TorchDevice", "open_device"]
+__all__ = ["Device", "TorchDevice", "open_device", "pinned_pool"]
 
 
 class Device(Protocol):
@@ -108,3 +109,10 @@ def open_device(device: Any) -> Device | None:
     if device is None or hasattr(device, "hand_over"):
         return device  # type: ignore[no-any-return]
     return TorchDevice(device)
+
+
+def pinned_pool(device: Device | None) -> native.StagingPool | None:
+    """Return where batches for the device lie until they are copied: memory that it has pinned, None for ordinary."""
+    if device is None or not getattr(device, "pins", True):
+        return None
+    return native.pinned_pool(device.pin, device.unpin)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from conduit.batch import Batch, DeviceBatch
 from conduit.closing import Closing
-from conduit.devices import open_device
+from conduit.devices import open_device, pinned_pool
 from conduit.samplers import Prioritized
 from conduit.values import real_number, seconds, whole_number
 from conduit_store.errors import ConduitError, ConfigError, SampleTimeout, StoreClosed
@@ -213,10 +213,7 @@ class _Pipeline:
             settings.batch_size, self._stream, first, depth, most, enforced, self._measured, not self._works,
             int(settings.max_staging),
         )
-        pool = None
-        if self._device is not None and getattr(self._device, "pins", True):
-            pool = native.pinned_pool(self._device.pin, self._device.unpin)
-        self._native = reader.loader(table, record, pool)
+        self._native = reader.loader(table, record, pinned_pool(self._device))
         self._format = reader.format_of(settings.batch_size)
         self._worker: threading.Thread | None = None
         if self._works and depth > 0:

@@ -324,11 +324,11 @@ class Queue:
             name, *others = names
             if others:
                 raise ConfigError(f"queue {self.name!r} has the consumers {', '.join(names)}: say which, consumer=...")
+        if not isinstance(name, str) or name not in names:
+            raise ConfigError(f"queue {self.name!r} has no consumer {name!r}; it has {', '.join(names)}")
         with self._lock:
             found = self._consumers.get(name)
             if found is None:
-                if name not in names:
-                    raise ConfigError(f"queue {self.name!r} has no consumer {name!r}; it has {', '.join(names)}")
                 found = Consumer(self._native, self._table.spec, name, names.index(name), self._table._categories)
                 self._consumers[name] = found
             return found

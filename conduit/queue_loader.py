@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from conduit.closing import Closing
 from conduit.delivery import DeviceQueueBatch, Lack, QueueBatch
-from conduit.devices import Device, open_device
+from conduit.devices import Device, open_device, pinned_pool
 from conduit.values import seconds
 from conduit_store.errors import ConduitError, ForkedHandle, QueueEnded, StoreClosed
 
@@ -103,6 +103,7 @@ class _Ahead:
         self._demand = demand
         self._depth = depth
         self._device = device
+        self._pool = pinned_pool(device)
         self._copying = threading.Lock()  # a device sees one thread at a time
         self._attachment = attachment
         self._forks = attachment.forks
@@ -139,7 +140,7 @@ class _Ahead:
 
     def _taken(self, timeout: float | None) -> _Leased | Lack:
         """Lease a batch, and begin to copy it to the device."""
-        batch = self._taker.attempt(self._demand, timeout)
+        batch = self._taker.attempt(self._demand, timeout, pool=self._pool)
         if self._device is None or isinstance(batch, Lack):
             return batch
         try:

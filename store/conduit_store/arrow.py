@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CategoryValues", "arrow_type", "block_to_arrow", "column_of_field", "ragged_chunks", "record_batch_columns",
-    "schema_to_arrow", "to_numpy", "with_nulls",
+    "schema_to_arrow", "steps_within", "to_numpy", "with_nulls",
 ]  # fmt: skip
 
 
@@ -122,6 +122,15 @@ def with_nulls(array: pa.Array, valid: Array) -> pa.Array:
         children = [array.values] if _is_list(array.type) else []
     buffers = [bits, *array.buffers()[1 : array.type.num_buffers]]
     return pa.Array.from_buffers(array.type, len(array), buffers, children=children)
+
+
+def steps_within(lists: pa.FixedSizeListArray, mask: Array) -> pa.FixedSizeListArray:
+    """Return lists of categories, one a step, that are also null where `mask`, bool (rows, steps), is False."""
+    words = lists.values
+    valid = mask.ravel() & words.is_valid().to_numpy(zero_copy_only=False)
+    words = pa.DictionaryArray.from_arrays(with_nulls(words.indices, valid), words.dictionary, safe=False)
+    kind = pa.list_(pa.field("item", words.type), mask.shape[1])
+    return pa.Array.from_buffers(kind, len(lists), [None], children=[words])
 
 
 def record_batch_columns(data: pa.RecordBatch | pa.Table, schema: Schema) -> dict[str, Any]:

@@ -138,6 +138,8 @@ bool Delivery::copy(const std::vector<std::uint64_t>& offsets, Target* target) c
     }
   }
   t.tell_losses();
+  // Batches of max_tokens differ in their rows. Before the epoch where that can be: memory that has to be pinned takes its time.
+  if (t.shared().n_ragged == 0) target->room(staging_class(offsets.back()));
   const std::unique_ptr<ReaderEpoch> epoch = table_->process().enter();
   // Either we see here that the lease has ended, or whoever ends it and lets its rows go sees our epoch: the rows' blocks
   // are retired later than we entered.
@@ -162,7 +164,7 @@ bool Delivery::copy(const std::vector<std::uint64_t>& offsets, Target* target) c
   if (!epoch->held()) return false;
   bool cold = true;
   if (t.tiered() && !t.bring(*epoch, pieces, &cold)) return false;
-  std::byte* out = target->room(cells.empty() ? size : staging_class(size));
+  std::byte* out = target->room(staging_class(size));
   bool whole = false;
   t.reach_disk([&] { whole = copy_columns(*epoch, runs, cells, offsets, out); });
   if (!whole) return false;

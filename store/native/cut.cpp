@@ -119,7 +119,7 @@ void Cut::take_claim() {
   for (std::uint64_t found = word.load(std::memory_order_acquire);;) {
     const auto slot = static_cast<std::uint32_t>(found >> 32) - 1, claim = static_cast<std::uint32_t>(found);
     if (found != 0 && process_->alive(slot, claim)) {
-      fail(ErrorCode::checkpoint_busy, "process %u is taking a checkpoint of store '%.63s': one at a time. Wait until it is done",
+      fail(ErrorCode::checkpoint_busy, "process %u is taking a checkpoint of store '%.63s': one at a time. Wait until it is done; if it is stopped, continue it or kill it",
            process_->segments().process(slot).pid.load(std::memory_order_relaxed), process_->segments().header().name);
     }
     if (word.compare_exchange_strong(found, ours, std::memory_order_acq_rel)) break;

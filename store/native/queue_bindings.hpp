@@ -43,9 +43,10 @@ class PyConsumer : public Handle<Consumer> {
   // `partial`: whether fewer rows will do: never (but after the queue's end), at the deadline, or at once.
   static constexpr int kAtDeadline = 1, kAtOnce = 2;
   // (status, buffer, delivery, rows, waiting, leased, complete groups, key, tokens); buffer and delivery are None unless
-  // status is 0. 1: not enough rows in time, 2: the queue has ended, 3: the row of `key` is above max_tokens.
+  // status is 0. 1: not enough rows in time, 2: the queue has ended, 3: the row of `key` is above max_tokens. `pool`: where the buffer
+  // comes from, the process's own if null.
   using Taken = std::tuple<int, std::shared_ptr<Staging>, std::shared_ptr<Delivery>, std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
-  Taken take(std::uint32_t rows, PyGroups* groups, std::uint64_t max_tokens, std::uint32_t token_column, std::uint32_t token_bytes, bool token_signed, int partial, std::optional<double> timeout) {
+  Taken take(std::uint32_t rows, PyGroups* groups, std::uint64_t max_tokens, std::uint32_t token_column, std::uint32_t token_bytes, bool token_signed, int partial, std::optional<double> timeout, std::shared_ptr<StagingPool> pool) {
     const auto consumer = get();
     const Table& t = consumer->table().shared();
     if (max_tokens > 0 && (token_column >= t.n_columns || consumer->table().columns()[token_column].row_bytes != token_bytes || token_bytes > 8)) {
@@ -53,6 +54,7 @@ class PyConsumer : public Handle<Consumer> {
     }
     const Demand demand{rows, max_tokens, {token_column, token_bytes, token_signed}};
     Target target;
+    if (pool) target.pool = std::move(pool);
     std::shared_ptr<Delivery> delivery;
     TakeState state;
     TakeStatus status = TakeStatus::too_few;
@@ -164,7 +166,7 @@ void bind_queues(nb::module_& m) {
         return staging;
       })
       .def("groups", [](PyConsumer& c, std::uint32_t column, std::uint32_t size) { return PyGroups{c.groups(column, size)}; }, "column"_a, "size"_a)
-      .def("take", &PyConsumer::take, "rows"_a, "groups"_a.none(), "max_tokens"_a, "token_column"_a, "token_bytes"_a, "token_signed"_a, "partial"_a, "timeout"_a.none())
+      .def("take", &PyConsumer::take, "rows"_a, "groups"_a.none(), "max_tokens"_a, "token_column"_a, "token_bytes"_a, "token_signed"_a, "partial"_a, "timeout"_a.none(), "pool"_a.none())
       .def("drop", [](PyConsumer& c, nb::object keys, std::uint64_t n) {
         const Bytes held(keys, n * sizeof(std::uint64_t), "keys");
         return c.unlocked([&](Consumer& consumer) { return consumer.drop(held.as<std::uint64_t>(), n); });

@@ -23,7 +23,8 @@ class PyReader : public Handle<TableCore> {
   // lacked, and the next call draws this batch.
   nb::object sample(std::uint32_t n, nb::handle format, std::optional<std::uint32_t> stream, std::optional<double> timeout) {
     Inside inside(*this);
-    const std::uint32_t chosen = stream ? chosen_stream(*stream) : own_stream();
+    forget_parent();
+    const std::uint32_t chosen = stream ? *stream : own_stream();
     std::uint64_t& next = next_batch(chosen);
     const std::uint64_t batch = next++;
     Target target;
@@ -54,7 +55,8 @@ class PyReader : public Handle<TableCore> {
 
   // For loaders, whose batches are counted here, so that a stream goes on whoever draws from it next: (stream, next batch of it).
   std::pair<std::uint32_t, std::uint64_t> reserve(std::optional<std::uint32_t> stream) {
-    const std::uint32_t chosen = stream ? chosen_stream(*stream) : new_stream();
+    forget_parent();
+    const std::uint32_t chosen = stream ? *stream : new_stream();
     const auto found = batches_.find(chosen);
     return {chosen, found == batches_.end() ? get()->stream_first(plan_.view, chosen) : found->second};
   }
@@ -98,12 +100,7 @@ class PyReader : public Handle<TableCore> {
     own_.reset();
     batches_.clear();
   }
-  std::uint32_t chosen_stream(std::uint32_t stream) {
-    forget_parent();
-    return stream;
-  }
   std::uint32_t own_stream() {
-    forget_parent();
     if (!own_) own_ = new_stream();
     return *own_;
   }

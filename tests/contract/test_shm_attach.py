@@ -183,6 +183,8 @@ def test_a_stale_path_is_replaced() -> None:
     shm.listen("run1").close()
     assert names.list_names() == ["run1"]
     assert not shm.is_live("run1")
+    with pytest.raises(StoreNotFound, match=r"'run1' is gone: .*killed.*Create the store again.*conduit gc"):
+        connect()
     with served(), attached():
         pass
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conduit import Column, Schema, Store, Table, checkpoints
+from conduit import CheckpointBusy, Column, Schema, Store, Table, checkpoints
 from tests.checkpoint_support import digest
 from tests.store_support import fresh_store, keys_of, schema
 
@@ -128,6 +128,27 @@ def test_a_stopped_saver_that_nobody_waits_for_goes_on(tmp_path: Path) -> None:
             assert go_on(process) == "taken\n"
         with Store.restore(tmp_path, f"again-{os.getpid()}", "96MiB") as again:
             assert keys_of(again["t"]).tolist() == before
+
+
+def test_a_stopped_saver_is_named_and_a_killed_one_is_in_nobodys_way(tmp_path: Path) -> None:
+    with fresh_store("96MiB") as store:
+        append(store.create_table("t", PLAIN, ROWS, max_writers=1), 0, ROWS)
+        with stopped_saver(store.name, tmp_path) as process:
+            with pytest.raises(CheckpointBusy, match=rf"process {process.pid} is .*stopped, continue it or kill it"):
+                store.checkpoint(tmp_path / "elsewhere")
+            process.kill()
+            process.wait()
+            assert store.checkpoint(tmp_path / "elsewhere").number == 1
+            assert store.checkpoint(tmp_path).number == 1
+
+
+def test_a_saver_that_closes_its_store_is_in_nobodys_way(tmp_path: Path) -> None:
+    with fresh_store("96MiB") as store:
+        append(store.create_table("t", PLAIN, ROWS, max_writers=1), 0, ROWS)
+        saver = Store.attach(store.name)
+        info = saver.checkpoint(tmp_path, progress=lambda done, total: saver.close())
+        assert (info.number, saver.closed) == (1, True)  # what is under way is finished, and then let go
+        assert store.checkpoint(tmp_path).number == 2
 
 
 def test_a_slow_saver_keeps_its_blocks(tmp_path: Path) -> None:

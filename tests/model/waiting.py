@@ -3,9 +3,9 @@
 Writers publish a row each and announce it. Samplers take the index lock, fold, and go if there are rows enough; else
 they wait: read the signal, set the flag, look once more, sleep. FUTEX_WAIT compares and falls asleep in one step.
 
-What the flag cannot do alone, a clock does: every wait ends after a slice of 50 ms (binding_support.hpp kSliceNs). It is
-needed in two places only, which the tests pin down by exploring without it: where a writer dies between publishing and
-waking, and where somebody else folds the rows between a sampler's draw and its second look (which compares with
+What the flag cannot do alone, a clock does: every wait ends after a slice of 50 ms (binding_support.hpp kSliceNs). It
+is needed in two places only, which the tests pin down by exploring without it: where a writer dies between publishing
+and waking, and where somebody else folds the rows between a sampler's draw and its second look (which compares with
 `folded`). The wait for space has no second look at all and rests on its clock: 0.5 ms, 10 ms for pins.
 """
 

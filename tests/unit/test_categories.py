@@ -231,9 +231,7 @@ def test_steps_of_episodes_and_windows() -> None:
         assert decoded.shape == (20, 3)
         assert decoded[0].tolist() == [words[a] for a in batch["action"][0].tolist()]
         arrow = batch.to_arrow()
-        for row, known in zip(arrow.column("task").to_pylist(), decoded.tolist(), strict=True):
-            there = [word for word in known if word is not None]  # behind the end: zeros, as of all columns
-            assert row[: len(there)] == there
+        assert arrow.column("task").to_pylist() == decoded.tolist()  # null behind the end: 0 would be a word
 
 
 def test_observations_may_be_categories() -> None:

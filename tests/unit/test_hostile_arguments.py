@@ -22,6 +22,7 @@ from conduit import (
     samplers,
     windows,
 )
+from conduit.checkpoints.restoring import fill, spec_in
 from conduit.devices import TorchDevice
 from tests.queue_support import put, queue_in
 from tests.store_support import fresh_store, plain_table
@@ -49,7 +50,14 @@ def test_names_that_cannot_be_hashed(name: Any) -> None:
         for find in (store.__getitem__, store.table, store.queue):
             with pytest.raises(UnknownTable, match="no table"):
                 find(name)
+        queue = queue_in(store, 8)
+        put(queue, 1)
+        for ask in (queue.sample, queue.drain, queue.loader):
+            with pytest.raises(ConfigError, match="no consumer"):
+                ask(consumer=name)
         batch = table.sample(2)
+        assert name not in batch
+        assert "x" in batch
         for column in (batch.__getitem__, batch.decode, table.schema.column):
             with pytest.raises(UnknownColumn, match="no column"):
                 column(name)
@@ -65,6 +73,8 @@ USES: dict[str, Callable[[Store, Any], Any]] = {
     "restore": lambda store, path: Store.restore(path, "never"),
     "offline": lambda store, path: conduit.offline.open(path),
     "verify": lambda store, path: checkpoints.verify(path),
+    "spec_in": lambda store, path: spec_in(path, "t"),
+    "fill": lambda store, path: fill(store["t"], path),
     "disk": lambda store, path: Disk(path, "1MiB"),
     "import": lambda store, path: store.import_table("u", path) if isinstance(path, str) else Disk(path, "1MiB"),
 }
@@ -134,6 +144,10 @@ def test_places_behind_the_end_have_no_category() -> None:
             known = [f"task {int(obs) % 2}" for obs in batch["obs"][row]]
             assert task[row].tolist() == [word if there else None for word, there in zip(known, mask, strict=True)]
         assert not batch["mask"].all()
+        arrow = batch.to_arrow()
+        arrow.validate(full=True)
+        assert arrow["task"].to_pylist() == task.tolist()
+        assert arrow["obs"].null_count == 0
 
 
 def test_batches_on_a_device_say_what_is_null_and_have_strings() -> None:
@@ -144,6 +158,7 @@ def test_batches_on_a_device_say_what_is_null_and_have_strings() -> None:
             there = next(loader)
             same = table.rows(there.keys)
             assert there.decode("task").tolist() == same.decode("task").tolist()
+            assert ["task"] not in there
             assert there.valid == {}
             with pytest.raises(ConfigError, match="no categories"):
                 there.decode("obs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -29,14 +30,27 @@ class FakeDevice:
         self.handed: list[int] = []
         self.threads: set[str] = set()
         self.copies = 0
+        self.pinned: dict[int, int] = {}
+        self.pins_made = 0
         self.closed = False
         self.fails_at = fails_at
+
+    def pin(self, address: int, size: int) -> None:
+        assert address not in self.pinned
+        self.pinned[address] = size
+        self.pins_made += 1
+
+    def unpin(self, address: int, size: int) -> None:
+        assert self.pinned.pop(address) == size
 
     def copy(self, tensors: dict[str, Any]) -> tuple[dict[str, Any], int]:
         self.threads.add(threading.current_thread().name)
         self.copies += 1
         if self.copies == self.fails_at:
             raise RuntimeError("out of memory there")
+        for name, tensor in tensors.items():
+            at = tensor.data_ptr()
+            assert any(base <= at < base + size for base, size in self.pinned.items()), name
         return {name: tensor.clone() for name, tensor in tensors.items()}, self.copies
 
     def hand_over(self, tensors: dict[str, Any], token: int) -> None:
@@ -131,6 +145,42 @@ def test_the_cpu_is_a_device(store: Store) -> None:
         batch.ack()
     with pytest.raises(ConfigError, match="nowhere"):
         queue.loader(2, device="nowhere")
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_lie_in_pinned_memory_that_is_used_again(store: Store, prefetch: int) -> None:
+    """Also where batches differ in their number of rows, or rows in their length."""
+    device = FakeDevice()
+    tokens = Column("tokens", "i4", (None, 64), mean_length=4)
+    queue = queue_in(store, 512, schema=Schema((Column("n_tokens", "i8"), tokens)))
+    for length in range(256):
+        queue.extend({"n_tokens": [length % 7 + 1], "tokens": [np.full((length % 7 + 1, 64), length, "i4")]})
+    queue.end()
+    seen = batches = 0
+    with queue.loader(max_tokens=40, prefetch=prefetch, device=device) as loader:
+        for batch in loader:
+            assert int(batch["n_tokens"].sum()) <= 40
+            seen += len(batch)
+            batches += 1
+            batch.ack()
+    assert batches > 20
+    assert 1 <= device.pins_made <= batches // 2
+    assert seen == 256
+    del loader, batch
+    gc.collect()
+    assert device.pinned == {}
+
+
+def test_memory_that_cannot_be_pinned(store: Store) -> None:
+    class Full(FakeDevice):
+        def pin(self, address: int, size: int) -> None:
+            raise RuntimeError("no memory to pin")
+
+    queue = queue_in(store)
+    put(queue, *range(4))
+    with queue.loader(4, prefetch=0, device=Full()) as loader, pytest.raises(RuntimeError, match="no memory to pin"):
+        loader.next()
+    assert rest(queue) == [*range(4)]
 
 
 @pytest.mark.gpu

@@ -144,8 +144,14 @@ def _try(
 def _dial(connection: socket.socket, name: str, path: Path) -> None:
     try:
         connection.connect(os.fspath(path))
-    except (FileNotFoundError, ConnectionRefusedError):
+    except FileNotFoundError:
         raise StoreNotFound(_not_found(name, path)) from None
+    except ConnectionRefusedError:
+        raise StoreNotFound(
+            f"store '{name}' is gone: '{path}' is only the name that its last process left when it was killed, and its "
+            "memory went with that process. Create the store again, which takes the name over (Store.open_or_create, "
+            "Store.restore from a checkpoint); `conduit gc` removes such names"
+        ) from None
     except BlockingIOError:
         raise NoAnswer("the queue of its socket is full") from None
     except PermissionError as error:
