@@ -61,7 +61,8 @@ def goals_table(store: Store, kind: str, episodes: int, **options: Any) -> Table
     with scalar_writer(table) as writer:
         for e in range(episodes):
             for i in range(STEPS):
-                writer.append(obs=observed(kind, e, i), action=100 * e + i, reward=0.0, terminated=i == STEPS - 1, truncated=False)
+                obs, ends = observed(kind, e, i), i == STEPS - 1
+                writer.append(obs=obs, action=100 * e + i, reward=0.0, terminated=ends, truncated=False)
             writer.end(observed(kind, e, STEPS))
     return table
 
