@@ -146,9 +146,10 @@ class Hindsight:
     With probability `ratio` a drawn row is relabelled: `goal` and its part of `next_obs` become the `achieved` of an
     observation of the episode, and `reward` what `reward(achieved, desired)` says: arrays (m, *goal_shape) of the goals
     achieved after each step and wanted, a `Ragged` of m rows where they vary in length, -> (m,). The mask `relabelled`
-    bool (n,) says which rows; `terminated` and `discount` stay. `strategy`: "future": an observation after this step or a later one, each as likely, among those
-    that are there; "final": the episode's last; "episode": any but the first, also earlier ones. The latter two draw
-    only from episodes that have ended, "episode" only while they are live as a whole.
+    bool (n,) says which rows; `terminated` and `discount` stay. `strategy`: "future": an observation after this step or
+    a later one, each as likely, among those that are there; "final": the episode's last; "episode": any but the first,
+    also earlier ones. The latter two draw only from episodes that have ended, "episode" only while they are live as a
+    whole.
 
     `reward` is called in the process that samples, and kept in the store as "module:function", which is what may be
     given as well. Another process imports it when it first samples; where it cannot, as of a function in a script or in

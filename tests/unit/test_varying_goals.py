@@ -39,6 +39,11 @@ def wanted(kind: str) -> Any:
     return "nowhere" if kind == "text" else np.full((3, 2), -9, np.int32)
 
 
+def observed(kind: str, e: int, i: int) -> dict[str, Any]:
+    image = np.full(100, i, np.uint8)
+    return {"achieved_goal": achieved(kind, e, i), "image": image, "desired_goal": wanted(kind)}
+
+
 def alike(one: Any, other: Any) -> bool:
     return np.array_equal(one, other)
 
@@ -56,10 +61,9 @@ def goals_table(store: Store, kind: str, episodes: int, **options: Any) -> Table
     with scalar_writer(table) as writer:
         for e in range(episodes):
             for i in range(STEPS):
-                obs = {"achieved_goal": achieved(kind, e, i), "image": np.full(100, i), "desired_goal": wanted(kind)}
-                writer.append(obs=obs, action=100 * e + i, reward=0.0, terminated=i == STEPS - 1, truncated=False)
-            obs = {"achieved_goal": achieved(kind, e, STEPS), "image": np.zeros(100), "desired_goal": wanted(kind)}
-            writer.end(obs)
+                obs, ends = observed(kind, e, i), i == STEPS - 1
+                writer.append(obs=obs, action=100 * e + i, reward=0.0, terminated=ends, truncated=False)
+            writer.end(observed(kind, e, STEPS))
     return table
 
 
