@@ -95,7 +95,8 @@ class RatioMachine(RuleBasedStateMachine):
             return
         enough = (k for k in itertools.count(1) if self.cursor + k * self.ratio - n >= self.low - 1e-9)
         lacks = self.min_size - self.live
-        with pytest.raises(SampleTimeout, match=f"lacks {lacks} rows" if lacks > 0 else f" {next(enough)} more inserts"):
+        said = f"lacks {lacks} rows" if lacks > 0 else f" {next(enough)} more inserts"
+        with pytest.raises(SampleTimeout, match=said):
             self.table.sample(n, timeout=0)
 
     @precondition(lambda self: self.loader is None)
