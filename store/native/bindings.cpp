@@ -402,7 +402,9 @@ class PyWriter : public Handle<Writer> {
       given = held.read_priorities(priorities.ptr(), n);
       if (given == nullptr || first_bad_priority(given, n) < n) return std::nullopt;
     }
-    return std::tuple{push(*writer, {n, held.columns(), nullptr, nullptr, given, nullptr, false}, timeout), n};
+    const Rows rows{n, held.columns(), held.cells(), nullptr, given, nullptr, false};
+    writer->check_lengths(rows);
+    return std::tuple{push(*writer, rows, timeout), n};
   }
 
   // Rows given as one contiguous buffer (or None) a column. Returns how many were appended before the timeout.

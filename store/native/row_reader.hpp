@@ -74,7 +74,7 @@ struct RowColumn {
 class RowReader {
  public:
   RowReader(std::vector<RowColumn> columns, int terminated, int truncated)
-      : columns_(std::move(columns)), terminated_(terminated), truncated_(truncated), scalars_(columns_.size()), at_(columns_.size()), cells_(columns_.size()), cells_at_(columns_.size()),
+      : columns_(std::move(columns)), terminated_(terminated), truncated_(truncated), scalars_(columns_.size()), at_(columns_.size()), cells_(columns_.size()), cells_at_(columns_.size()), lists_(columns_.size()),
         given_(static_cast<std::size_t>(std::count_if(columns_.begin(), columns_.end(), [](const RowColumn& c) { return c.kind != 'v'; }))),
         masked_(nanobind::module_::import_("numpy.ma").attr("MaskedArray")), array_(nanobind::module_::import_("numpy").attr("ndarray")),
         float32_(nanobind::module_::import_("numpy").attr("dtype")("f4")) {}
@@ -114,23 +114,21 @@ class RowReader {
       }
       return true;
     }
-    // Whole columns: an array (n, *shape) of just this dtype each, or false. Of tables whose rows do not vary in length and have
-    // no nulls and no categories.
+    // Whole columns: an array (n, *shape) of just this dtype each, or of rows that vary in length a list of such, or false. Of
+    // tables without nulls, categories and text.
     bool read_columns(nanobind::dict given, std::uint32_t most, std::uint32_t* n) {
       if (static_cast<std::size_t>(PyDict_GET_SIZE(given.ptr())) != reader_.columns_.size()) return false;
       for (std::size_t i = 0; i < reader_.columns_.size(); ++i) {
         const RowColumn& c = reader_.columns_[i];
         PyObject* value = PyDict_GetItemWithError(given.ptr(), c.name.ptr());  // borrowed
         if (value == nullptr) PyErr_Clear();
-        if (value == nullptr || reinterpret_cast<PyObject*>(Py_TYPE(value)) != reader_.array_.ptr()) return false;
-        const auto* array = reinterpret_cast<const ArrayObject*>(value);
-        if (array->descr != c.descr.ptr() || (array->flags & kContiguous) == 0 || static_cast<std::size_t>(array->nd) != c.shape.size() + 1) return false;
-        if (array->dimensions[0] < 1 || array->dimensions[0] > most || (i > 0 && array->dimensions[0] != *n)) return false;
-        *n = static_cast<std::uint32_t>(array->dimensions[0]);
-        for (std::size_t d = 0; d < c.shape.size(); ++d) {
-          if (array->dimensions[d + 1] != c.shape[d]) return false;
-        }
-        reader_.at_[i] = reinterpret_cast<const std::byte*>(array->data);
+        if (value == nullptr) return false;
+        const bool varies = !c.shape.empty() && c.shape[0] < 0;
+        const Py_ssize_t rows = varies ? read_list(i, value) : of_array(value, c, 0) ? reinterpret_cast<const ArrayObject*>(value)->dimensions[0] : 0;
+        if (rows < 1 || rows > static_cast<Py_ssize_t>(most) || (i > 0 && rows != static_cast<Py_ssize_t>(*n))) return false;
+        *n = static_cast<std::uint32_t>(rows);
+        if (varies) continue;
+        reader_.at_[i] = reinterpret_cast<const std::byte*>(reinterpret_cast<const ArrayObject*>(value)->data);
         keep(value);
       }
       return true;
@@ -154,6 +152,32 @@ class RowReader {
     }
 
    private:
+    // Whether a value is an array of just the column's dtype and of its dimensions from `from` on, behind one of any size.
+    bool of_array(PyObject* value, const RowColumn& c, std::size_t from) const {
+      if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != reader_.array_.ptr()) return false;
+      const auto* array = reinterpret_cast<const ArrayObject*>(value);
+      if (array->descr != c.descr.ptr() || (array->flags & kContiguous) == 0 || static_cast<std::size_t>(array->nd) != 1 + c.shape.size() - from) return false;
+      for (std::size_t d = from; d < c.shape.size(); ++d) {
+        if (array->dimensions[1 + d - from] != c.shape[d]) return false;
+      }
+      return true;
+    }
+    // The rows of a column that varies in length, given as a list of arrays of just its dtype: how many, or -1.
+    Py_ssize_t read_list(std::size_t i, PyObject* value) {
+      if (!PyList_CheckExact(value)) return -1;
+      std::vector<Cell>& cells = reader_.lists_[i];
+      cells.clear();
+      for (Py_ssize_t k = 0; k < PyList_GET_SIZE(value); ++k) {
+        PyObject* row = PyList_GET_ITEM(value, k);
+        if (!of_array(row, reader_.columns_[i], 1)) return -1;
+        const auto* array = reinterpret_cast<const ArrayObject*>(row);
+        cells.push_back({reinterpret_cast<const std::byte*>(array->data), static_cast<std::uint64_t>(array->dimensions[0])});
+        keep(row);
+      }
+      reader_.cells_at_[i] = cells.data();
+      return PyList_GET_SIZE(value);
+    }
+
     template <class T>
     bool put(std::size_t i, T value) {
       memcpy(&reader_.scalars_[i], &value, sizeof value);
@@ -310,6 +334,7 @@ class RowReader {
   std::vector<const std::byte*> at_;
   std::vector<Cell> cells_;
   std::vector<const Cell*> cells_at_;
+  std::vector<std::vector<Cell>> lists_;  // of each column that varies in length, of many rows
   std::vector<Py_buffer> views_;
   std::size_t given_;        // values of a row
   nanobind::object masked_;  // the type of arrays whose buffer does not say all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -363,3 +364,30 @@ def test_object_arrays_of_rows_and_strings_of_fixed_width() -> None:
         assert list(batch["raw"]) == raw.tolist()
         with pytest.raises(DtypeMismatch, match="cannot tell the zero bytes that end a value from padding"):
             table.extend({"tokens": rows, "raw": np.array([b"a\0", b"", b"bc"])})
+
+
+@pytest.mark.parametrize("form", ["arrays", "small integers", "strided", "a tuple", "packed", "one row as a list"])
+def test_whole_columns_in_any_form(form: str) -> None:
+    """Lists of arrays of just the dtype are read where they lie; whatever else gives the same rows."""
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 255, (length, 2, 3)).astype("u1") for length in (3, 0, 1, 7)]
+    given: Any = {
+        "arrays": images, "small integers": [*images[:2], images[2].astype("i8").tolist(), images[3]],
+        "strided": [np.repeat(image, 2, axis=0)[::2] for image in images], "a tuple": tuple(images),
+        "packed": Ragged.from_rows(images), "one row as a list": [*images[:3], images[3].tolist()],
+    }[form]  # fmt: skip
+    schema = Schema((Column("images", "uint8", (None, 2, 3), mean_length=3), Column("x", "int64")))
+    with fresh_store() as store:
+        table = store.create_table("rows", schema, 64)
+        held = [sys.getrefcount(image) for image in images]
+        for _ in range(3):
+            assert table.extend({"images": given, "x": np.arange(4)}) == 4
+        assert [sys.getrefcount(image) for image in images] == held
+        got = table.rows(np.concatenate([block.keys for block in table.blocks()]))
+        for i, row in enumerate(got["images"]):
+            np.testing.assert_array_equal(row, images[got["x"][i]])
+        with pytest.raises(ShapeMismatch, match=r"column 'x' expects shape \(3,\), got \(4,\)"):
+            table.extend({"images": images[:3], "x": np.arange(4)})
+        with pytest.raises(ShapeMismatch, match="row 1 of 4"):
+            table.extend({"images": [images[0], images[0][:, :1], *images[2:]], "x": np.arange(4)})
+        assert len(table) == 12
