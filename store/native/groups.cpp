@@ -1,6 +1,7 @@
 #include "groups.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -94,7 +95,10 @@ Found GroupIndex::collect(const Demand& demand) {
     }
     if (demand.max_tokens > 0) {
       std::uint64_t tokens = 0;
-      for (const std::uint32_t slot : slots) tokens += queue_.length(slot, demand.tokens);
+      for (const std::uint32_t slot : slots) {  // lengths of 64 bits may add up to more than 64 bits hold
+        const std::uint64_t length = queue_.length(slot, demand.tokens), room = std::numeric_limits<std::uint64_t>::max() - tokens;
+        tokens += std::min(length, room);
+      }
       if (tokens > demand.max_tokens - found.tokens) {
         if (found.slots.empty()) {
           found.too_large = group->front();

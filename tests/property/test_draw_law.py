@@ -97,7 +97,8 @@ class Model:
         drawn: Floats = np.array([chances[x] for x in batch["x"].tolist()])  # KeyError: a row that cannot be drawn
         np.testing.assert_allclose(batch.probabilities, drawn, rtol=1e-9)
         least = min(chances.values()) if self.sampler.normaliser == "table" else drawn.min()
-        beta = self.sampler.beta if isinstance(self.sampler.beta, float) else self.sampler.beta(self.batches)
+        schedule = self.sampler.beta
+        beta = schedule if isinstance(schedule, float | int) else schedule(self.batches)
         np.testing.assert_allclose(batch.weights, (least / drawn) ** beta, rtol=1e-5, atol=1e-37)
         assert (batch.weights <= 1).all()
         self.batches += 1

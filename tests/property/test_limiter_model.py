@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import ExitStack
 from typing import Any
 
@@ -75,7 +76,8 @@ class RatioMachine(RuleBasedStateMachine):
         if expected == n:
             assert self.table.extend(columns, timeout=0) == n
         else:
-            with pytest.raises(AppendTimeout, match=rf" {expected} of {n} rows are in"):
+            missing = next(k for k in itertools.count(1) if self.cursor - k + self.ratio <= self.high + 1e-9)
+            with pytest.raises(AppendTimeout, match=rf" {missing} more samples .* {expected} of {n} rows are in"):
                 self.table.extend(columns, timeout=0)
 
     @rule(n=st.integers(1, 12))
@@ -87,7 +89,14 @@ class RatioMachine(RuleBasedStateMachine):
             self.samples += n
             self.cursor -= n
             return
-        with pytest.raises(SampleTimeout if self.possible(n) else ConfigError):
+        if not self.possible(n):
+            with pytest.raises(ConfigError, match="can never be let through"):
+                self.table.sample(n, timeout=0)
+            return
+        enough = (k for k in itertools.count(1) if self.cursor + k * self.ratio - n >= self.low - 1e-9)
+        lacks = self.min_size - self.live
+        said = f"lacks {lacks} rows" if lacks > 0 else f" {next(enough)} more inserts"
+        with pytest.raises(SampleTimeout, match=said):
             self.table.sample(n, timeout=0)
 
     @precondition(lambda self: self.loader is None)

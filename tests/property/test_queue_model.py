@@ -153,7 +153,7 @@ class QueueMachine(QueueInAndOut):
 
 
 SETTINGS = settings(
-    max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 
