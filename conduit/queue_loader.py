@@ -112,6 +112,8 @@ class _Ahead:
         self._ready: deque[_Leased] = deque()
         self._error: BaseException | None = None
         self._lack: Lack | None = None  # what the thread found when it looked last, and waits for more; None: it looks
+        self._looks = 0  # that the thread has begun
+        self._wanted = 0  # the first of them that may say what is lacking: earlier ones began before somebody asked
         self._flushed = 0  # how often what is ready was given back
         self._stop = False
         self._thread: threading.Thread | None = None
@@ -169,8 +171,8 @@ class _Ahead:
                 self._thread = threading.Thread(target=self._work, name="conduit-queue-loader", daemon=True)
                 self._thread.start()
             if not self._changed.wait_for(self._told, left):  # then until the thread has looked, which waits for nobody
-                if self._lack is not None and (self._lack.waiting, self._lack.leased) != self._taker.standing():
-                    self._lack = None  # it is about to look again, or has a batch in hand
+                if self._lack is None or (self._lack.waiting, self._lack.leased) != self._taker.standing():
+                    self._lack, self._wanted = None, self._looks + 1
                 self._changed.wait_for(lambda: self._told() or self._lack is not None)
             if self._stop:
                 self._attachment.check()  # the store's end says more
@@ -202,7 +204,8 @@ class _Ahead:
                 self._changed.wait_for(lambda: self._stop or len(self._ready) < self._depth)
                 if self._stop:
                     return
-                flushed, slice_s = self._flushed, 0.0 if self._lack is None else _SLICE_S
+                self._looks += 1
+                look, flushed, slice_s = self._looks, self._flushed, 0.0 if self._lack is None else _SLICE_S
             try:
                 found = self._taken(slice_s)
                 if isinstance(found, Lack) and not found.may_come:
@@ -214,7 +217,7 @@ class _Ahead:
                 return
             with self._changed:
                 if isinstance(found, Lack):
-                    self._lack = found
+                    self._lack = found if look >= self._wanted else None
                 elif self._stop or flushed != self._flushed:  # older rows wait again
                     _give_back(found)
                 else:

@@ -22,12 +22,12 @@ struct CheckedPlan {
         fail(ErrorCode::config, "output of %llu bytes a row does not fit column %u", static_cast<unsigned long long>(output.row_bytes), output.column);
       }
       output.element_bytes = of_columns(output.source) ? core.columns()[output.column].element_bytes : 0;
-      const bool fixed = output.source == Source::n_step_sum || output.source == Source::goal || output.source == Source::next_goal;
-      if (output.element_bytes > 0 && fixed) fail(ErrorCode::config, "rows of column %u vary in length: they are neither summed nor goals", output.column);
+      if (output.element_bytes > 0 && output.source == Source::n_step_sum) fail(ErrorCode::config, "rows of column %u vary in length: they are not summed", output.column);
       if (output.source == Source::mask && output.row_bytes != count) fail(ErrorCode::config, "a mask of %llu bytes for %llu rows", static_cast<unsigned long long>(output.row_bytes), static_cast<unsigned long long>(count));
       const bool goal = output.source == Source::goal || output.source == Source::next_goal || output.source == Source::relabelled;
       if (goal && plan.hindsight == Hindsight::none) fail(ErrorCode::config, "goals without a strategy");
-      if (goal && output.source != Source::relabelled && (plan.achieved >= core.shared().n_columns || core.columns()[plan.achieved].row_bytes != output.row_bytes)) {
+      if (goal && output.source != Source::relabelled && (plan.achieved >= core.shared().n_columns || core.columns()[plan.achieved].row_bytes != output.row_bytes ||
+                                                    core.columns()[plan.achieved].element_bytes != output.element_bytes)) {
         fail(ErrorCode::config, "goals of %llu bytes do not fit column %u", static_cast<unsigned long long>(output.row_bytes), plan.achieved);
       }
       const bool plain = output.source == Source::row;

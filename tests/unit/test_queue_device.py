@@ -157,6 +157,7 @@ def test_batches_lie_in_pinned_memory_that_is_used_again(store: Store, prefetch:
         queue.extend({"n_tokens": [length % 7 + 1], "tokens": [np.full((length % 7 + 1, 64), length, "i4")]})
     queue.end()
     seen = batches = 0
+    batch: Any = None
     with queue.loader(max_tokens=40, prefetch=prefetch, device=device) as loader:
         for batch in loader:
             assert int(batch["n_tokens"].sum()) <= 40

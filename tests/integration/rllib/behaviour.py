@@ -197,8 +197,9 @@ def evicts() -> None:
 def rows_of(table: Table) -> dict[str, Any]:
     """Keys, links, flags and columns of all rows, final observations too."""
     keys = np.concatenate([block.keys for block in table.blocks()])
-    live, flags, following = table._native.links(keys, len(keys))
-    found = {"keys": keys, "live": live, "following": following, "flags": np.frombuffer(flags, np.uint8) & 15}
+    live, flags, following, steps = table._native.links(keys, len(keys))
+    found: dict[str, Any] = {"keys": keys, "live": live, "following": following, "steps": steps}
+    found["flags"] = np.frombuffer(flags, np.uint8) & 15
     for name in table.schema.names:
         found[name] = np.concatenate([to_numpy(name, block.to_arrow()[name]) for block in table.blocks()])
     return found
