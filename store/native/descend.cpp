@@ -2,13 +2,7 @@
 
 #include <bit>
 
-#if defined(__x86_64__) && !defined(CONDUIT_NO_TARGET_CLONES)
-#define CONDUIT_AVX512 1
-#include <immintrin.h>
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC's own intrinsics use undefined vectors on purpose
-#endif
-#endif
+#include "avx512.hpp"
 
 namespace conduit {
 namespace {
@@ -81,7 +75,7 @@ template <class Child>
 
 auto choose_descend() {
 #ifdef CONDUIT_AVX512
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) return descend_avx512;
+  if (has_avx512()) return descend_avx512;
 #endif
   return descend_portable;
 }

@@ -2,15 +2,8 @@
 
 #include <algorithm>
 
+#include "avx512.hpp"
 #include "clones.hpp"
-
-#if defined(__x86_64__) && !defined(CONDUIT_NO_TARGET_CLONES)
-#define CONDUIT_AVX512 1
-#include <immintrin.h>
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC's own intrinsics use undefined vectors on purpose
-#endif
-#endif
 
 namespace conduit {
 namespace {
@@ -82,7 +75,7 @@ void draws_portable(std::uint64_t seed, std::uint32_t stream, std::uint64_t batc
 
 auto choose_draws() {
 #ifdef CONDUIT_AVX512
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) return draws_avx512;
+  if (has_avx512()) return draws_avx512;
 #endif
   return draws_portable;
 }

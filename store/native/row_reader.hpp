@@ -124,11 +124,12 @@ class RowReader {
         if (value == nullptr) PyErr_Clear();
         if (value == nullptr) return false;
         const bool varies = !c.shape.empty() && c.shape[0] < 0;
-        const Py_ssize_t rows = varies ? read_list(i, value) : of_array(value, c, 0) ? reinterpret_cast<const ArrayObject*>(value)->dimensions[0] : 0;
+        const ArrayObject* array = varies ? nullptr : exact_array(value, c, 1, 0);
+        const Py_ssize_t rows = varies ? read_list(i, value) : array != nullptr ? array->dimensions[0] : 0;
         if (rows < 1 || rows > static_cast<Py_ssize_t>(most) || (i > 0 && rows != static_cast<Py_ssize_t>(*n))) return false;
         *n = static_cast<std::uint32_t>(rows);
         if (varies) continue;
-        reader_.at_[i] = reinterpret_cast<const std::byte*>(reinterpret_cast<const ArrayObject*>(value)->data);
+        reader_.at_[i] = reinterpret_cast<const std::byte*>(array->data);
         keep(value);
       }
       return true;
@@ -152,15 +153,16 @@ class RowReader {
     }
 
    private:
-    // Whether a value is an array of just the column's dtype and of its dimensions from `from` on, behind one of any size.
-    bool of_array(PyObject* value, const RowColumn& c, std::size_t from) const {
-      if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != reader_.array_.ptr()) return false;
+    // The value, if it is an array of just the column's dtype and of its dimensions from `from` on, behind `leading` of any size; else
+    // null.
+    const ArrayObject* exact_array(PyObject* value, const RowColumn& c, std::size_t leading, std::size_t from) const {
+      if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != reader_.array_.ptr()) return nullptr;
       const auto* array = reinterpret_cast<const ArrayObject*>(value);
-      if (array->descr != c.descr.ptr() || (array->flags & kContiguous) == 0 || static_cast<std::size_t>(array->nd) != 1 + c.shape.size() - from) return false;
+      if (array->descr != c.descr.ptr() || (array->flags & kContiguous) == 0 || static_cast<std::size_t>(array->nd) != leading + c.shape.size() - from) return nullptr;
       for (std::size_t d = from; d < c.shape.size(); ++d) {
-        if (array->dimensions[1 + d - from] != c.shape[d]) return false;
+        if (array->dimensions[leading + d - from] != c.shape[d]) return nullptr;
       }
-      return true;
+      return array;
     }
     // The rows of a column that varies in length, given as a list of arrays of just its dtype: how many, or -1.
     Py_ssize_t read_list(std::size_t i, PyObject* value) {
@@ -169,8 +171,8 @@ class RowReader {
       cells.clear();
       for (Py_ssize_t k = 0; k < PyList_GET_SIZE(value); ++k) {
         PyObject* row = PyList_GET_ITEM(value, k);
-        if (!of_array(row, reader_.columns_[i], 1)) return -1;
-        const auto* array = reinterpret_cast<const ArrayObject*>(row);
+        const ArrayObject* array = exact_array(row, reader_.columns_[i], 1, 1);
+        if (array == nullptr) return -1;
         cells.push_back({reinterpret_cast<const std::byte*>(array->data), static_cast<std::uint64_t>(array->dimensions[0])});
         keep(row);
       }
@@ -206,13 +208,9 @@ class RowReader {
         reader_.at_[i] = reinterpret_cast<const std::byte*>(&reader_.scalars_[i]);
         return true;
       }
-      if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != reader_.array_.ptr()) return false;
-      const auto* array = reinterpret_cast<const ArrayObject*>(value);
-      if (array->descr != c.descr.ptr() || (array->flags & kContiguous) == 0 || static_cast<std::size_t>(array->nd) != c.shape.size()) return false;
       const bool varies = !c.shape.empty() && c.shape[0] < 0;
-      for (std::size_t d = varies; d < c.shape.size(); ++d) {
-        if (array->dimensions[d] != c.shape[d]) return false;
-      }
+      const ArrayObject* array = exact_array(value, c, varies, varies);
+      if (array == nullptr) return false;
       if (varies) return put_cell(i, array->data, static_cast<std::uint64_t>(array->dimensions[0]));
       reader_.at_[i] = reinterpret_cast<const std::byte*>(array->data);
       return true;
