@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,15 +122,22 @@ def test_what_does_not_become_smaller_is_kept_as_it_is(tmp_path: Path, codec: st
         assert (batch["noise"] == noise[batch["x"]]).all()
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_a_damaged_block_is_an_error(tmp_path: Path, codec: str) -> None:
-    """Whatever is written over the file: an error, or the rows that were there."""
-    chance = np.random.default_rng(1)
+@contextmanager
+def settled_table(tmp_path: Path, codec: str) -> Iterator[tuple[Store, Table, Path]]:
+    """A full table, most of whose blocks lie compressed in the file."""
     with fresh_store() as store:
         table = create(store, tmp_path, compression=codec)
         fill(table, 4_000)
         settled(table)
         (path,) = tmp_path.iterdir()
+        yield store, table, path
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_damaged_block_is_an_error(tmp_path: Path, codec: str) -> None:
+    """Whatever is written over the file: an error, or the rows that were there."""
+    chance = np.random.default_rng(1)
+    with settled_table(tmp_path, codec) as (_, table, path):
         refused = 0
         with path.open("r+b") as file:
             for _ in range(300):
@@ -164,11 +172,7 @@ def packed_slots(table: Table, path: Path) -> dict[int, tuple[int, int]]:
 def test_a_bit_that_flips_is_found(tmp_path: Path, codec: str) -> None:
     """Wherever it is in a block's bytes, with the block and the file; a block is not taken for another one either."""
     chance = np.random.default_rng(2)
-    with fresh_store() as store:
-        table = create(store, tmp_path, compression=codec)
-        fill(table, 4_000)
-        settled(table)
-        (path,) = tmp_path.iterdir()
+    with settled_table(tmp_path, codec) as (store, table, path):
         slots = packed_slots(table, path)
         keys = {block.index: block.keys for block in table.blocks()}
         with path.open("r+b") as file:
@@ -198,11 +202,7 @@ def test_a_bit_that_flips_is_found(tmp_path: Path, codec: str) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_damaged_block_that_is_hot_stops_nobody_else(tmp_path: Path, codec: str) -> None:
     """It cannot come back into memory, and appends go on."""
-    with fresh_store() as store:
-        table = create(store, tmp_path, compression=codec)
-        fill(table, 4_000)
-        settled(table)
-        (path,) = tmp_path.iterdir()
+    with settled_table(tmp_path, codec) as (_, table, path):
         slots = packed_slots(table, path)
         hot = next(block for block in table.blocks() if block.index in slots)
         keys = hot.keys
