@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz [TARGET ...] [--seconds N | --runs N]`: each target in a process of its own, one by one.
+"""`python -m tests.fuzz [TARGET ...] [--seconds N | --runs N]`: each target in processes of its own, one by one.
 
 What a fuzzer has found interesting is kept in a folder by target (`--corpus`, `.fuzz` if not given), from which the
 next run goes on; what broke something in `tests/fuzz/found/TARGET`, which every run and the unit tests try first.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
+import os
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +27,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", help=f"which ({', '.join(TARGETS)}); all if none is named")
     parser.add_argument("--seconds", type=int, default=0, help="for each target; 0: no limit")
-    parser.add_argument("--runs", type=int, default=2_000_000, help="of each target (%(default)s)")
+    parser.add_argument("--runs", type=int, default=2_000_000, help="of each target, all jobs together (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes of a target (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of what is tried; 0: another one each time")
     parser.add_argument("--corpus", type=Path, default=Path(".fuzz"), help="folder of interesting inputs (%(default)s)")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
@@ -36,13 +39,26 @@ def main() -> int:
         return fuzz(arguments.targets[0], arguments)
     for name in arguments.targets or TARGETS:
         print(f"=== {name}", flush=True)
-        limits = [f"--seconds={arguments.seconds}", f"--runs={arguments.runs}", f"--corpus={arguments.corpus}"]
-        limits.append(f"--seed={arguments.seed}")
-        done = subprocess.run([sys.executable, "-m", "tests.fuzz", name, "--here", *limits], check=False)
-        if done.returncode:
+        if not all_jobs(name, arguments):
             print(f"=== {name}: a fault; its input is in {FOUND / name}")
             return 1
     return 0
+
+
+def all_jobs(name: str, arguments: argparse.Namespace) -> bool:
+    """Fuzz a target in several processes, which read what the others find. Whether none met a fault."""
+    command = [sys.executable, "-m", "tests.fuzz", name, "--here", f"--corpus={arguments.corpus}"]
+    command += [f"--seconds={arguments.seconds}", f"--runs={-(-arguments.runs // arguments.jobs)}"]
+    seeds = [arguments.seed and arguments.seed + number for number in range(arguments.jobs)]
+    jobs = [subprocess.Popen([*command, f"--seed={seed}"]) for seed in seeds]
+    try:
+        while None in (codes := [job.poll() for job in jobs]) and not any(codes):
+            time.sleep(0.1)
+        return not any(codes)
+    finally:
+        for job in jobs:
+            job.terminate()
+            job.wait()
 
 
 def fuzz(name: str, arguments: argparse.Namespace) -> int:

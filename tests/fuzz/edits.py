@@ -13,6 +13,7 @@ _ODD: tuple[Any, ...] = (
     1 << 64, -(1 << 63), 0.5, -0.0, 1e308, float("nan"), float("inf"), True, False, None, "", "x", "../x", "t", "\0",
     "float32", "i8", "nan", [], [0], [-1], [[]], {}, {"kind": "Row"}, {"x": 1}, "9" * 5_000, "é" * 70,
 )  # fmt: skip
+_NESTED = (dict, list)  # exactly these come out of JSON
 
 
 def edited_bytes(whole: bytes, data: bytes) -> bytes:
@@ -60,7 +61,7 @@ def edited_json(whole: str, data: bytes) -> str:
 
 def _gather(node: Any, into: list[tuple[Any, Any]]) -> None:
     """Gather every value's holder and key, outer ones first."""
-    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+    for key, value in node.items() if type(node) is dict else enumerate(node):
         into.append((node, key))
-        if isinstance(value, dict | list):
+        if type(value) in _NESTED:
             _gather(value, into)
